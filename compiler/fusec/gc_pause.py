@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 # Python 3.12 begins with some hundred objects frozen; whoever freezes has as many thousands.
 _OWN = 1000
@@ -45,4 +47,16 @@ class Rest:
                 gc.enable()
 
 
-__all__ = ["Rest"]
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """Keep the collector away within the block: what it does takes time, and may forbid itself."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+__all__ = ["Rest", "collector_off"]

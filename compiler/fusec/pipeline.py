@@ -18,11 +18,11 @@ from torch import fx
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.codegen.host_program import HostProgram, emit_host
 from fusec.codegen.host_values import DTYPES, PROVIDED
-from fusec.ir.body import Compute, Program
 from fusec.ir.body_verifier import Problem
 from fusec.ir.equality import body_key
 from fusec.ir.node import Recorder, recording
 from fusec.ir.printer import format_program
+from fusec.ir.program import Compute, Program
 from fusec.ir.verifier import check_program, require, verifies
 from fusec.kernel import Generated, KernelSource
 from fusec.lower import lower_graph
@@ -245,7 +245,7 @@ def run_stages(state: Compilation, observe: Observer | None = None) -> list[Stag
 # -- names --------------------------------------------------------------------------------
 
 _PLAIN_WORDS = frozenset(
-    "add sub mul div neg where clone to_copy convert_element_type expand view permute copy "
+    "add sub mul div neg where clone to convert_element_type expand view permute copy "
     "full alias maximum minimum output exp sum rsub unsqueeze pow sqrt rsqrt reciprocal".split()
 )
 
@@ -258,7 +258,7 @@ def kernel_name(label: str, prefix: str, taken: set[str]) -> str:
         prefix: The user's name for the cell or function; may be empty.
         taken: Names in use; the result is added.
     """
-    words = [w.strip().removeprefix("native_") for w in label.split("+")]
+    words = [w.strip() for w in label.split("+")]
     telling = [w for w in words if w and w not in _PLAIN_WORDS]
     chosen = telling[-3:] if telling else [w for w in words if w][-3:]
     name = "_".join(([prefix] if prefix else []) + (chosen or ([] if prefix else ["kernel"])))

@@ -113,7 +113,8 @@ def plain(case: str) -> Function:
 def cell(case: str) -> Function:
     """Return what a ``%%fuse`` cell that defines the function leaves in the notebook."""
     from fusec.cache import default_store
-    from fuselab.session.session import CellOptions, Frontend, Session
+    from fuselab.session.cell_options import CellOptions, Frontend
+    from fuselab.session.session import Session
 
     space: dict[str, Any] = {"torch": torch, "__name__": f"bench_{case}"}
     session = Session(space, store=default_store())

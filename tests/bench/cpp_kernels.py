@@ -24,8 +24,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fusec.codegen.common.signatures import argument_buffers
 from fusec.graph.decompositions import decomposition_table
-from fusec.ir.body import Compute, TensorRef
 from fusec.ir.node import Recorder, recording
+from fusec.ir.program import Compute, TensorRef
 from fusec.kernel import KernelSource
 from fusec.lower import lower_graph
 from fusec.schedule import schedule_program

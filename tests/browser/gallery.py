@@ -30,7 +30,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from fusec.cache import CacheStore
 from fuselab.display.pages import subjects
-from fuselab.session.session import CellOptions, Frontend, Session
+from fuselab.session.cell_options import CellOptions, Frontend
+from fuselab.session.session import Session
 from support.cell_fake import FakeCompiler
 from support.chromium import find_chromium
 

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from lab import SCREENSHOTS
 from playwright.sync_api import Browser
 
-from fuselab.session.session import CellOptions, Frontend, Session
+from fuselab.session.cell_options import CellOptions, Frontend
+from fuselab.session.session import Session
 
 nbconvert = pytest.importorskip("nbconvert")
 

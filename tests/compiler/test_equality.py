@@ -15,8 +15,9 @@ from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.equality import body_key
-from fusec.ir.index import Expr, Symbol, contiguous_strides
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import recording
+from fusec.ir.shapes import contiguous_strides
 
 
 def scaled(

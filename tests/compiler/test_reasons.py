@@ -163,7 +163,7 @@ def test_products_of_odd_rows(monkeypatch: pytest.MonkeyPatch) -> None:
             module = make_fx(returned)(*fake)
         assert align_products(module) == 0
         program = lower_graph(module, recorder=Recorder(), abilities=abilities)
-        monkeypatch.setattr("fusec.schedule.choices.is_small_product", lambda body: False)
+        monkeypatch.setattr("fusec.schedule.choices_products.is_small_product", lambda body: False)
         return small_products(program, products_of(program))
 
     usual = chosen()

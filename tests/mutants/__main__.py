@@ -97,9 +97,16 @@ def record(path: Path, jobs: int = 1, seconds: float | None = None) -> None:
     files = sorted(
         (p for p in found if "mutants" not in p.name), key=lambda p: p.stat().st_size, reverse=True
     )
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+    path.unlink(missing_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ThreadPoolExecutor(jobs) as pool,
+        path.open(
+            "a"
+        ) as whole,  # as files are done: a record that is cut off holds what it came to
+    ):
 
-        def recorded(number: int) -> Path:
+        def recorded(number: int) -> None:
             lines = Path(folder, f"{number}.jsonl")
             command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", QUICK]
             command += ["-p", "mutants.coverage", "-p", "mutants.shared_cache", str(files[number])]
@@ -108,11 +115,12 @@ def record(path: Path, jobs: int = 1, seconds: float | None = None) -> None:
                 subprocess.run(
                     command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False, timeout=seconds
                 )
+            rows = lines.read_text() if lines.exists() else ""
+            whole.write(rows[: rows.rfind("\n") + 1])  # a test that was cut off wrote half a row
+            whole.flush()
             print(f"recorded {files[number].name}", flush=True)
-            return lines
 
-        parts = [p for p in pool.map(recorded, range(len(files))) if p.exists()]
-        path.write_text("".join(part.read_text() for part in parts))
+        list(pool.map(recorded, range(len(files))))
 
 
 def run(

@@ -2,7 +2,9 @@
 
 ``pytest -p mutants.coverage --lines-to FILE`` appends a JSON line a test.  A line is recorded when
 it first runs in a test; after its last line, a function is traced no more, so that the tracer
-costs little where a test calls the same things again and again.
+costs little where a test calls the same things again and again.  From Python 3.12 on, the
+interpreter is asked for the lines of our own functions alone (`sys.monitoring`, PEP 669): that
+takes a tenth of what a tracer does, which hears of every call that torch makes.
 """
 
 from __future__ import annotations
@@ -50,14 +52,18 @@ class Recorder:
         threading.settrace(None)  # type: ignore[arg-type]
         return {name: sorted(lines) for name, lines in self._hits.items()}
 
+    def _ours(self, code: CodeType) -> str:
+        """Return the name of a code object's file from the root; nothing if it is not recorded."""
+        path = code.co_filename
+        name = self._names.get(path)
+        if name is None:
+            ours = path.startswith(self.prefixes)
+            name = self._names[path] = str(Path(path).relative_to(self.root)) if ours else ""
+        return name
+
     def _called(self, frame: FrameType, event: str, argument: object) -> Tracer | None:
         code = frame.f_code
-        name = self._names.get(code.co_filename)
-        if name is None:
-            path = code.co_filename
-            ours = path.startswith(self.prefixes)
-            name = str(Path(path).relative_to(self.root)) if ours else ""
-            self._names[path] = name
+        name = self._ours(code)
         if not name:
             return None
         left = self._left.get(id(code))
@@ -86,6 +92,50 @@ class Recorder:
         return trace
 
 
+if sys.version_info >= (3, 12):
+    _EVENTS = sys.monitoring.events
+
+    class MonitoringRecorder(Recorder):
+        """The same by `sys.monitoring`: what was heard once in a test is not told again."""
+
+        tool = sys.monitoring.COVERAGE_ID
+
+        def __init__(self, root: Path, places: Sequence[str]) -> None:
+            super().__init__(root, places)
+            sys.monitoring.use_tool_id(self.tool, "mutants.coverage")
+            sys.monitoring.register_callback(self.tool, _EVENTS.PY_START, self._started)
+            sys.monitoring.register_callback(self.tool, _EVENTS.LINE, self._ran)
+
+        def start(self) -> None:
+            """Forget what ran, and record from here on."""
+            self._hits = {}
+            sys.monitoring.set_events(self.tool, _EVENTS.PY_START)
+            sys.monitoring.restart_events()
+
+        def stop(self) -> dict[str, list[int]]:
+            """Return the lines that ran, by file."""
+            sys.monitoring.set_events(self.tool, _EVENTS.NO_EVENTS)
+            return {name: sorted(lines) for name, lines in self._hits.items()}
+
+        def _started(self, code: CodeType, offset: int) -> object:
+            name = self._ours(code)
+            if name:
+                sys.monitoring.set_local_events(self.tool, code, _EVENTS.LINE)
+                self._hits.setdefault(name, set()).add(code.co_firstlineno)
+            return sys.monitoring.DISABLE
+
+        def _ran(self, code: CodeType, line: int) -> object:
+            self._hits.setdefault(self._ours(code), set()).add(line)
+            return sys.monitoring.DISABLE
+
+
+def recorder(root: Path, places: Sequence[str]) -> Recorder:
+    """Return the recorder that costs least with this Python."""
+    if sys.version_info >= (3, 12):
+        return MonitoringRecorder(root, places)
+    return Recorder(root, places)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add where to write, and what of."""
     parser.addoption("--lines-to", help="record which lines each test runs, in this file")
@@ -101,7 +151,7 @@ def pytest_configure(config: pytest.Config) -> None:
 class _Plugin:
     def __init__(self, config: pytest.Config) -> None:
         self.path = Path(config.getoption("--lines-to"))
-        self.recorder = Recorder(config.rootpath, config.getoption("--lines-of"))
+        self.recorder = recorder(config.rootpath, config.getoption("--lines-of"))
         self.passed: dict[str, bool] = {}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

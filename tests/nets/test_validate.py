@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import fusec
-from fusec.ir.body import Compute, Program
 from fusec.ir.node import Load, Op, op
+from fusec.ir.program import Compute, Program
 from fusec.kernel import KernelSource
 from programs.check import problems
 from programs.generate import write

@@ -14,8 +14,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from fusec.graph.decompositions import decomposition_table
-from fusec.ir.body import Compute
 from fusec.ir.node import Recorder, recording
+from fusec.ir.program import Compute
 from fusec.kernel import KernelSource
 from fusec.lower import lower_graph
 from fusec.options import Options

@@ -12,9 +12,10 @@ import torch
 
 from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Store
-from fusec.ir.index import Expr, Symbol, contiguous_strides
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.interpret import CheckFailed, run_body
 from fusec.ir.node import Node, recording, source_line
+from fusec.ir.shapes import contiguous_strides
 from fusec.kernel import KernelSource
 from fusec.report import SourceLine
 from fusec.targets.cpp.emit import emit_cpp
@@ -530,7 +531,7 @@ class Draw:
         self.values.append((ops.scan(kind, x, self.bench.reduced[0], dtype), exact))
 
     def write(self) -> None:
-        from fusec.ir.node import free_axes
+        from fusec.ir.walk import free_axes
 
         rng, bench = self.random, self.bench
         candidates = self.values[-4:]

@@ -9,9 +9,9 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
 from fusec.graph.decompositions import decomposition_table
-from fusec.ir.body import Extern
 from fusec.ir.interpret import run_program
 from fusec.ir.node import Recorder, recording
+from fusec.ir.program import Extern
 from fusec.lower import lower_graph
 from fusec.options import Options
 from fusec.schedule import Schedule, products_of, schedule_program

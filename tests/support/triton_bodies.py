@@ -10,9 +10,10 @@ import torch
 
 from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Store, new_axes
-from fusec.ir.index import Expr, IntLike, Symbol, contiguous_strides
+from fusec.ir.index import Expr, IntLike, Symbol
 from fusec.ir.interpret import run_body
 from fusec.ir.node import Node, const, dot, recording, source_line
+from fusec.ir.shapes import contiguous_strides
 from fusec.report import SourceLine
 
 F32 = torch.float32

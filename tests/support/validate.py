@@ -21,9 +21,9 @@ from torch import fx
 
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.compiled.part import CompiledPart
-from fusec.ir.body import Compute, Program, Step, TensorRef
 from fusec.ir.interpret import run_body, run_program, size_values
 from fusec.ir.node import recording
+from fusec.ir.program import Compute, Program, Step, TensorRef
 from fusec.memory.strided import clone_strided
 from programs.check import CLOSE, NUDGE, differences, widened
 

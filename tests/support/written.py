@@ -13,10 +13,10 @@ import torch
 from torch import fx
 
 import fusec
-from fusec.capture import backend
+from fusec.capture import graph_compiler
 from fusec.graph.pipeline import GraphForm
-from fusec.ir.body import Program
 from fusec.ir.printer import format_program
+from fusec.ir.program import Program
 from fusec.lower import lower_graph
 from fusec.lower.values import GraphNotLowered
 from fusec.options import Options
@@ -74,11 +74,11 @@ def collecting() -> Iterator[list[Written]]:
             self._run_passes(GraphForm.INFERENCE, module)
         self._run_passes(GraphForm.PART, module)
         saved = self._saved(kind, module)
-        updated = backend.updated_inputs(module)
-        found.append(staged(module, self.backend.options, updated=updated, saved=saved))
+        updated = graph_compiler.updated_inputs(module)
+        found.append(staged(module, self.orders.options, updated=updated, saved=saved))
         raise GraphNotLowered("this test runs it in eager")
 
-    with patch.object(backend._GraphCompiler, "_compile_part", compile_part):
+    with patch.object(graph_compiler.GraphCompiler, "_compile_part", compile_part):
         yield found
 
 

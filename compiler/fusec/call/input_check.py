@@ -17,8 +17,9 @@ import torch
 from fusec.call import native
 from fusec.call.dlpack import dlpack_device, dlpack_type
 from fusec.errors import FusecError
-from fusec.ir.body import Buffer, Compute, Extern, Program
+from fusec.ir.body import Buffer
 from fusec.ir.index import Expr, FloorDiv, Mod, Symbol
+from fusec.ir.program import Compute, Extern, Program
 from fusec.memory.readable import require, require_plain
 
 # Steps of an expression as native code takes it.

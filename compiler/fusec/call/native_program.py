@@ -20,8 +20,10 @@ from fusec.call.launch import CppRunnable
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.codegen.host_program import GROUPED_BYTES, Group
 from fusec.codegen.host_values import buffer_bytes
-from fusec.ir.body import Buffer, Compute, Program, Step, TensorRef
+from fusec.ir.body import Buffer
 from fusec.ir.index import Expr, Symbol
+from fusec.ir.index_text import expr_text
+from fusec.ir.program import Compute, Program, Step, TensorRef
 from fusec.memory import readable
 from fusec.memory.placement import first_fit
 from fusec.memory.poison import poison_scratch, poisoned
@@ -359,7 +361,7 @@ def _shapes(program: Program, buffers: Sequence[Buffer]) -> Callable[..., Any]:
         return f"({', '.join(values)}{',' if len(values) == 1 else ''})"
 
     def expressions(values: Sequence[Expr]) -> str:
-        return pack([value.render(lambda symbol: names[symbol]) for value in values])
+        return pack([expr_text(value, lambda symbol: names[symbol]) for value in values])
 
     results = [pack(list(names.values()))]
     results += [pack([expressions(b.shape), expressions(b.strides)]) for b in buffers]

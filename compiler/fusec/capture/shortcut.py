@@ -25,7 +25,7 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from fusec.call import native
-from fusec.capture.backend import strict
+from fusec.capture.eager_reasons import strict
 from fusec.capture.fast_path.compiled_code import (
     FastCode,
     Plan,

@@ -25,9 +25,11 @@ from fusec.codegen.host_values import (
     returns_list,
 )
 from fusec.devices import is_gpu
-from fusec.ir.body import Buffer, Compute, Extern, Program, Step, TensorRef
+from fusec.ir.body import Buffer
 from fusec.ir.index import Expr, Symbol
+from fusec.ir.index_text import expr_text
 from fusec.ir.printer import dtype_name
+from fusec.ir.program import Compute, Extern, Program, Step, TensorRef
 
 # Over more memory than this, tensors are freed between kernels, as soon as nobody needs them: it
 # is more than what the launches cost.
@@ -102,7 +104,7 @@ class _Writer:
     # -- expressions ------------------------------------------------------------------------
 
     def expr(self, expr: Expr) -> str:
-        return expr.render(lambda symbol: self.sizes[symbol])
+        return expr_text(expr, lambda symbol: self.sizes[symbol])
 
     def tuple(self, values: Sequence[Expr]) -> str:
         inner = ", ".join(self.expr(v) for v in values)
@@ -140,7 +142,8 @@ class _Writer:
         offset = self.expr(ref.offset)
         if ref.buffer in self.program.inputs:  # an input may itself start inside its storage
             offset = f"{name}.storage_offset() + {offset}"
-        return f"{name}.as_strided({self.tuple(ref.shape)}, {self.tuple(ref.strides)}, {offset})"
+        view = f"{name}.as_strided({self.tuple(ref.shape)}, {self.tuple(ref.strides)}, {offset})"
+        return view if ref.dtype == buffer.dtype else f"{view}.view({self.dtype(ref.dtype)})"
 
     # -- steps ------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterator, Mapping
 
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.codegen.host_program import HostProgram
-from fusec.ir.body import Buffer, Compute
+from fusec.ir.body import Buffer
 from fusec.ir.body_verifier import Problem
+from fusec.ir.program import Compute
 from fusec.kernel import KernelSource
 from fusec.target_api.registry import find_target
 from fusec.tunables import read_tunables

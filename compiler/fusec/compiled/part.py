@@ -20,7 +20,7 @@ from fusec.call.results import expect, expecting
 from fusec.codegen.host_program import Group, HostProgram, emit_host
 from fusec.codegen.host_values import DTYPES, buffer_bytes, called_as
 from fusec.device.plan import DeviceProgram, device_program, wanted
-from fusec.ir.body import Compute, Extern, ExternKind
+from fusec.ir.program import Compute, Extern, ExternKind
 from fusec.kernel import Kernel, KernelHost, Runnable, simulation
 from fusec.memory.poison import poisoned
 from fusec.memory.readable import Unreadable, require_plain

@@ -11,15 +11,15 @@ workspaces by stream.
 from __future__ import annotations
 
 import contextlib
-import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from fusec.devices import GPU
+from fusec.gc_pause import collector_off
 
 
 class _Pool:
@@ -91,7 +91,7 @@ def capture(
         RuntimeError: Something in the plan cannot be captured.
     """
     fresh = plan.allocate()
-    with _lock, _no_collection():
+    with _lock, collector_off():
         pool = _pools.get((device, stream))
         if pool is None:
             pool = _pools[device, stream] = _Pool(device, stream)
@@ -120,18 +120,6 @@ def capture(
             pool.graphs.add(graph)
     replay: Callable[[], None] | None = graph.replay if random else None
     plan.captured(graph.raw_cuda_graph_exec(), replay, graph)
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the collector away: what it frees may do things that a capture forbids."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 __all__ = ["capture"]

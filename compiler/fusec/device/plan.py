@@ -34,8 +34,9 @@ from fusec.device.residents import Homes, at_home, may_stay
 from fusec.device.step_numbers import Numbered, numbered
 from fusec.device.steps import SizedProgram
 from fusec.devices import is_gpu
-from fusec.ir.body import Buffer, Compute, Extern, Program
+from fusec.ir.body import Buffer
 from fusec.ir.index import Symbol
+from fusec.ir.program import Compute, Extern, Program
 from fusec.memory import poison, readable
 from fusec.target_api.launches import LaunchRecord
 

@@ -23,8 +23,8 @@ from fusec.device.steps import (
     Step,
 )
 from fusec.ir.aliases import may_view
-from fusec.ir.body import Compute, Extern, ExternKind, Program, TensorRef, tensor_refs
 from fusec.ir.index import Expr, Symbol
+from fusec.ir.program import Compute, Extern, ExternKind, Program, TensorRef, tensor_refs
 from fusec.target_api.launches import LaunchRecord
 
 

@@ -18,6 +18,7 @@ import jinja2
 
 from fusec.errors import FusecError
 from fusec.ir.index import Expr
+from fusec.ir.index_text import expr_text
 from fusec.kernel import Kernel, Signature
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
@@ -151,7 +152,7 @@ def _tuple(values: Sequence[Expr], sizes: Sequence[str]) -> str:
             raise FusecError(f"the kernel's shapes use {symbol.name}, which is no size of its own")
         return f's["{symbol.name}"]'
 
-    parts = [value.render(name) for value in values]
+    parts = [expr_text(value, name) for value in values]
     return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
 
 
@@ -161,7 +162,7 @@ def shown_sizes(signature: Signature) -> dict[str, tuple[int, int]]:
     given = [a for a in signature.arguments if a.role != "out"]
     for number, argument in enumerate(given):
         for dim, size in enumerate(argument.shape):
-            text = size.render(lambda symbol: symbol.name)
+            text = expr_text(size, lambda symbol: symbol.name)
             if text in signature.sizes:
                 found.setdefault(text, (number, dim))
     return found

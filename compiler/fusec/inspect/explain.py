@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fusec.compiled.graph import CompiledGraph
+from fusec.inspect.sections import Sectioned
 from fusec.report import (
     GraphBreak,
     Guard,
@@ -19,8 +19,8 @@ from fusec.report import (
 )
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Sectioned):
     """What was captured, where capture stopped, what must stay true, what runs.
 
     Attributes:
@@ -53,25 +53,6 @@ class Explanation:
         yield "used again as long as", [_located(guard.text, guard.where) for guard in self.guards]
         again = [f"{n}. {each}" for n, each in enumerate(self.recompiles, 1)]
         yield "compiled again because", again
-
-    def __str__(self) -> str:
-        (title, _), *rest = self.sections()
-        lines = [title]
-        for heading, items in rest:
-            if items:
-                lines += ["", f"{heading}:", *(f"  {item}" for item in items)]
-        return "\n".join(lines)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        (title, _), *rest = self.sections()
-        parts = [f"<b>{html.escape(title)}</b>"]
-        for heading, items in rest:
-            if items:
-                rows = "".join(f"<li>{html.escape(item.strip())}</li>" for item in items)
-                parts.append(f"<div>{html.escape(heading)}</div><ul>{rows}</ul>")
-        return f"<div>{''.join(parts)}</div>"
 
 
 def _located(text: str, where: SourceLine | None) -> str:

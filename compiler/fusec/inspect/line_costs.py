@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from fusec.codegen.common.operation_count import operations_of
 from fusec.ir.body import Body, axis_sizes, is_shared
-from fusec.ir.index import product
-from fusec.ir.node import free_axes
+from fusec.ir.shapes import product
+from fusec.ir.walk import free_axes
 from fusec.kernel import Kernel
 from fusec.report import SourceLine
 

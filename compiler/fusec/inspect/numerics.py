@@ -16,10 +16,11 @@ import torch
 from fusec.compiled.part import CompiledPart
 from fusec.errors import FusecError
 from fusec.inspect.trace import Anomaly, ElementPlace, LineError, TensorError, Trace
-from fusec.ir.body import Body, Compute, Extern
+from fusec.ir.body import Body
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.interpret import body_values, extern_results, run_body, size_values
 from fusec.ir.node import Const, Load, Node, Reduce, Scan
+from fusec.ir.program import Compute, Extern
 from fusec.memory.strided import clone_strided
 from fusec.report import SourceLine
 from fusec.schedule.choices import points

@@ -15,7 +15,8 @@ from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
 from fusec.inspect.explain import bytes_text
 from fusec.inspect.sections import Sectioned
-from fusec.ir.body import Buffer, Compute, Extern
+from fusec.ir.body import Buffer
+from fusec.ir.program import Compute, Extern
 from fusec.kernel import Argument, Kernel
 from fusec.report import GraphBreak, Guard, Recompile, SourceLine, counted
 

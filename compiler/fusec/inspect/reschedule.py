@@ -11,7 +11,7 @@ from fusec.build.queue import BuildQueue
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
 from fusec.errors import FusecError
-from fusec.ir.body import Program
+from fusec.ir.program import Program
 from fusec.options import Options
 from fusec.pipeline import Compilation, run_stages
 from fusec.report import Stage, Verdict

@@ -11,8 +11,8 @@ from fusec.compiled.graph import CompiledGraph, NoInputs
 from fusec.compiled.part import CompiledPart
 from fusec.devices import is_gpu
 from fusec.inspect.reschedule import compile_again
-from fusec.ir.body import Compute
 from fusec.ir.interpret import run_program
+from fusec.ir.program import Compute
 from fusec.memory.strided import clone_strided
 from fusec.report import OutputError, Timing
 from fusec.schedule.choices import points

@@ -18,6 +18,10 @@ and the wrapping of computed indices that it decides go away while a body is rec
 more when fusion has put the index into the body that uses it (``schedule/fold_bounds.py``).
 ``along.py`` computes what depends on one axis alone.
 
+An index expression (``index.py``) is a polynomial (``polynomial.py``) over loops, sizes and their
+quotients and remainders, whose ranges decide what simplifies. ``program.py`` has the list of steps,
+kernels to write and operators to call, that a whole graph becomes.
+
 Equal kernels are built once: ``equality.py`` writes a body without its names, and ``pipeline.py``
 finds by it, before anything is written, which kernels of a graph (the layers of a model) have the
 same text. They launch one build, and each keeps a source of its own to read and to edit.

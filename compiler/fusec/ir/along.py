@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from fusec.ir import ops
+from fusec.ir.checks import is_check
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.interpret import Along
 from fusec.ir.node import Const, IndexValue, Load, Node, Op, Reduce, Scan, const, index_value
@@ -35,7 +36,7 @@ class KnownValues:
         if node not in self._axes:
             found: Symbol | bool | None = True
             symbols = {s for e in node.exprs() for s in e.symbols() if s.kind != "indirect"}
-            if isinstance(node, Load | Reduce | Scan) or _is_check(node) or _is_random(node):
+            if isinstance(node, Load | Reduce | Scan) or is_check(node) or _is_random(node):
                 found = None
             elif symbols:
                 (symbol, *more) = symbols
@@ -69,10 +70,6 @@ def _is_short(symbol: Symbol) -> bool:
 
 def _is_random(node: Node) -> bool:
     return isinstance(node, Op) and node.name in (ops.RANDOM_BITS, ops.RANDOM_WORD)
-
-
-def _is_check(node: Node) -> bool:
-    return isinstance(node, Op) and node.name.startswith(ops.CHECK_PREFIX)
 
 
 def _both(a: Symbol | bool | None, b: Symbol | bool | None) -> Symbol | bool | None:

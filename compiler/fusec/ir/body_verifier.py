@@ -9,20 +9,11 @@ from dataclasses import dataclass
 import torch
 
 from fusec.ir.body import Body, Buffer, Store
+from fusec.ir.checks import is_check
 from fusec.ir.index import Expr, Symbol, lower_bound, upper_bound
-from fusec.ir.node import (
-    CHECK_PREFIX,
-    Cast,
-    Const,
-    Dot,
-    Load,
-    Node,
-    Op,
-    Reduce,
-    Scan,
-    free_axes,
-)
+from fusec.ir.node import Cast, Const, Dot, Load, Node, Op, Reduce, Scan
 from fusec.ir.scalars import SCALARS
+from fusec.ir.walk import free_axes
 
 MODES = frozenset("set sum put some add mul max min".split())
 REDUCTIONS = frozenset("sum prod max min any all xor argmax argmin dot".split())
@@ -191,7 +182,7 @@ def _symbols(body: Body, expr: Expr) -> Iterator[Problem]:
 
 def _operation(node: Op) -> Iterator[Problem]:
     name, kinds = node.name, [arg.dtype for arg in node.args]
-    if name.startswith(CHECK_PREFIX):
+    if is_check(node):
         if len(kinds) != 2 or kinds[0] != torch.bool or kinds[1] != node.dtype:
             yield Problem("check_types", "", f"{name} takes a bool and a value")
         return

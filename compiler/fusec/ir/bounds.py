@@ -16,19 +16,10 @@ from collections.abc import Callable
 
 import torch
 
-from fusec.ir.index import lower_bound, upper_bound
+from fusec.ir.checks import is_check
+from fusec.ir.index import is_nonnegative, lower_bound, upper_bound
 from fusec.ir.intervals import Interval, either
-from fusec.ir.node import (
-    CHECK_PREFIX,
-    Cast,
-    Const,
-    IndexValue,
-    Node,
-    Op,
-    Reduce,
-    current_recorder,
-    known_value,
-)
+from fusec.ir.node import Cast, Const, IndexValue, Node, Op, Reduce, current_recorder, known_value
 from fusec.ir.scalars import SCALARS
 
 _DEPTH = 40  # operations that are looked through
@@ -49,13 +40,8 @@ def bounds(node: Node, depth: int = _DEPTH) -> Interval | None:
     if depth == 0:
         return None
     found = _bounds(node, depth - 1)
-    if found is not None and not all(map(math.isfinite, found)):
-        found = None
-    if node.dtype.is_floating_point:
-        if found is not None and node.dtype not in _SLACK:
-            found = None
-    elif node.dtype.is_complex:
-        found = None
+    if node.dtype.is_floating_point or node.dtype.is_complex:
+        found = found if node.dtype in _SLACK else None
     else:
         own = _of_type(node.dtype)
         if found is None or found[0] < own[0] or found[1] > own[1]:
@@ -71,8 +57,7 @@ def decide(name: str, x: Node, y: Node) -> bool | None:
     outcome = _ORDERED.get(name)
     if outcome is None:
         return None
-    a = bounds(x)
-    b = bounds(y) if a is not None else None
+    a, b = bounds(x), bounds(y)
     return None if a is None or b is None else outcome(a, b)
 
 
@@ -100,7 +85,7 @@ def _of_type(dtype: torch.dtype) -> Interval:
 def _bounds(node: Node, depth: int) -> Interval | None:
     if isinstance(node, Const):
         value = known_value(node)
-        return None if math.isnan(value) else (value, value)
+        return (value, value) if math.isfinite(value) else None
     if isinstance(node, IndexValue):
         low, high = lower_bound(node.expr), upper_bound(node.expr)
         found = None if low is None or high is None else (low, high)
@@ -108,7 +93,7 @@ def _bounds(node: Node, depth: int) -> Interval | None:
     if isinstance(node, Cast):
         return _of_cast(node, depth)
     if isinstance(node, Reduce):
-        some = all(axis.size is not None and axis.size != 0 for axis in node.axes)
+        some = all(axis.size is not None and is_nonnegative(axis.size - 1) for axis in node.axes)
         return bounds(node.args[0], depth) if some and node.kind in ("max", "min") else None
     if isinstance(node, Op):
         return _of_operation(node, depth)
@@ -117,19 +102,15 @@ def _bounds(node: Node, depth: int) -> Interval | None:
 
 def _of_cast(node: Cast, depth: int) -> Interval | None:
     given = bounds(node.args[0], depth)
-    if given is None or node.bitcast:
+    if given is None or node.bitcast or node.dtype == torch.bool:
         return None
-    if node.dtype == torch.bool:
-        return 0, 1
     if node.dtype.is_floating_point:
         return _widened(node.dtype, given)
     return math.trunc(given[0]), math.trunc(given[1])
 
 
 def _of_operation(node: Op, depth: int) -> Interval | None:
-    if node.dtype == torch.bool:
-        return None  # of the type
-    if node.name.startswith(CHECK_PREFIX):
+    if is_check(node):
         return bounds(node.args[1], depth)
     if node.name == "where":
         return _of_where(node, depth)
@@ -178,10 +159,10 @@ def _refined(found: Interval, condition: Node, value: Node, *, holds: bool) -> I
     if not isinstance(condition, Op) or condition.name not in _OPPOSITE:
         return found
     left, right = condition.args
-    if left is not value or not isinstance(right, Const) or right.value != right.value:
+    if left is not value or not isinstance(right, Const):
         return found
     name = condition.name if holds else _OPPOSITE[condition.name]
-    limit = right.value
+    limit = known_value(right)  # NaN is neither less nor larger: it changes nothing
     whole = not value.dtype.is_floating_point
     low, high = found
     if name in ("lt", "le"):

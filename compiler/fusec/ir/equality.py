@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
+from fusec.ir.index_text import expr_text
 from fusec.ir.node import Node
 
 
@@ -81,7 +82,7 @@ class _Writer:
 
     def value(self, value: object) -> str:
         if isinstance(value, Expr):
-            return value.render(self.symbol)
+            return expr_text(value, self.symbol)
         if isinstance(value, Symbol):
             return self.symbol(value)
         if isinstance(value, Node):

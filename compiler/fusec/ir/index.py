@@ -11,10 +11,13 @@ symbol.  Simplification never assumes more than those ranges.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from math import gcd
 from typing import ClassVar, Union
+
+from fusec.ir.polynomial import Polynomial
 
 IntLike = Union["Expr", int]
 
@@ -79,7 +82,7 @@ class _Division:
 
     def key(self) -> tuple[object, ...]:
         """Return a sorting key: after the symbols, remainders last."""
-        return (self._ORDER, repr(self))
+        return (self._ORDER, f"({self.numerator}) {self._SIGN} ({self.divisor})")
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
@@ -93,8 +96,14 @@ class _Division:
     def __hash__(self) -> int:
         return self._hash
 
+    def text(self, numerator: str, operator: str, divisor: str) -> str:
+        """Return source text, of its parts' texts."""
+        numerator = numerator if _is_simple(self.numerator) else f"({numerator})"
+        divisor = divisor if _is_simple(self.divisor) else f"({divisor})"
+        return f"({numerator} {operator} {divisor})"
+
     def __repr__(self) -> str:
-        return f"({self.numerator}) {self._SIGN} ({self.divisor})"
+        return self.text(repr(self.numerator), self._SIGN, repr(self.divisor))
 
 
 class FloorDiv(_Division):
@@ -117,21 +126,10 @@ Atom = Symbol | FloorDiv | Mod
 Monomial = tuple[Atom, ...]
 
 
-class Expr:
-    """A canonical integer polynomial; immutable, hashable.
+class Expr(Polynomial[Atom]):
+    """A canonical integer polynomial over symbols, quotients and remainders."""
 
-    Attributes:
-        terms: Monomial (a sorted tuple of atoms, empty for the constant) to its coefficient;
-            no coefficient is zero.
-    """
-
-    __slots__ = ("_hash", "terms")
-
-    def __init__(self, terms: Mapping[Monomial, int]) -> None:
-        self.terms: dict[Monomial, int] = {m: c for m, c in terms.items() if c}
-        self._hash = hash(frozenset(self.terms.items()))
-
-    # -- construction ---------------------------------------------------------------------
+    __slots__ = ()
 
     @staticmethod
     def of(value: IntLike | Symbol) -> Expr:
@@ -141,21 +139,6 @@ class Expr:
         if isinstance(value, Symbol):
             return Expr({(value,): 1})
         return _constant(int(value))
-
-    # -- inspection -----------------------------------------------------------------------
-
-    @property
-    def constant(self) -> int | None:
-        """The value, where it is known now; else None."""
-        if not self.terms:
-            return 0
-        if len(self.terms) == 1:
-            return self.terms.get(())
-        return None
-
-    def atoms(self) -> set[Atom]:
-        """Return the atoms that occur at the top level."""
-        return {atom for monomial in self.terms for atom in monomial}
 
     def symbols(self) -> frozenset[Symbol]:
         """Return every symbol that occurs anywhere inside."""
@@ -180,16 +163,6 @@ class Expr:
                 return False
         return True
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, int):
-            return self.constant == other
-        return self is other or (
-            isinstance(other, Expr) and self._hash == other._hash and self.terms == other.terms
-        )
-
-    def __hash__(self) -> int:
-        return self._hash
-
     # -- arithmetic -----------------------------------------------------------------------
 
     def __add__(self, other: IntLike) -> Expr:
@@ -198,15 +171,9 @@ class Expr:
             return self
         if not self.terms:
             return right
-        terms = dict(self.terms)
-        for monomial, c in right.terms.items():
-            terms[monomial] = terms.get(monomial, 0) + c
-        return _join_remainders(Expr(terms))
+        return _join_remainders(self.plus(right))
 
     __radd__ = __add__
-
-    def __neg__(self) -> Expr:
-        return Expr({m: -c for m, c in self.terms.items()})
 
     def __sub__(self, other: IntLike) -> Expr:
         return self + (-Expr.of(other))
@@ -218,17 +185,10 @@ class Expr:
         right = Expr.of(other)
         known = right.constant
         if known is not None:
-            if known == 1:
-                return self
-            return Expr({m: c * known for m, c in self.terms.items()})
+            return self if known == 1 else self.scaled(known)
         if self.constant is not None:
             return right * self
-        terms: dict[Monomial, int] = {}
-        for left_monomial, left_c in self.terms.items():
-            for right_monomial, right_c in right.terms.items():
-                monomial = tuple(sorted(left_monomial + right_monomial, key=_atom_key))
-                terms[monomial] = terms.get(monomial, 0) + left_c * right_c
-        return _join_remainders(Expr(terms))
+        return _join_remainders(self.times(right))
 
     __rmul__ = __mul__
 
@@ -253,12 +213,9 @@ class Expr:
             for atom in monomial:
                 if isinstance(atom, Symbol):
                     factor = Expr.of(mapping.get(atom, atom))
-                elif isinstance(atom, FloorDiv):
-                    factor = floor_div(
-                        atom.numerator.substitute(mapping), atom.divisor.substitute(mapping)
-                    )
                 else:
-                    factor = remainder(
+                    divide = floor_div if isinstance(atom, FloorDiv) else remainder
+                    factor = divide(
                         atom.numerator.substitute(mapping), atom.divisor.substitute(mapping)
                     )
                 product = product * factor
@@ -273,10 +230,9 @@ class Expr:
             for atom in monomial:
                 if isinstance(atom, Symbol):
                     factor = values(atom)
-                elif isinstance(atom, FloorDiv):
-                    factor = atom.numerator.evaluate(values) // atom.divisor.evaluate(values)  # type: ignore[operator]
                 else:
-                    factor = atom.numerator.evaluate(values) % atom.divisor.evaluate(values)  # type: ignore[operator]
+                    divide = operator.floordiv if isinstance(atom, FloorDiv) else operator.mod
+                    factor = divide(atom.numerator.evaluate(values), atom.divisor.evaluate(values))
                 product = product * factor  # type: ignore[operator]
             total = total + product  # type: ignore[operator]
         return total
@@ -284,65 +240,13 @@ class Expr:
     # -- printing -------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        return self.render(lambda symbol: symbol.name, "//")
-
-    def render(
-        self,
-        name: Callable[[Symbol], str],
-        floor_div: str = "//",
-        signed: tuple[str, str] | None = None,
-    ) -> str:
-        """Return source text.
-
-        Args:
-            name: Gives the symbols' names.
-            floor_div: The division operator of the target language.
-            signed: Names of the target's functions for a floor division and its remainder
-                where the numerator may be negative (C's ``/`` and ``%`` truncate); None where
-                the operators are right for any sign.
-        """
-        if not self.terms:
-            return "0"
-        parts: list[str] = []
-        ordered = sorted(
-            self.terms.items(), key=lambda term: (not term[0], [_atom_key(a) for a in term[0]])
-        )
-        for monomial, c in ordered:
-            factors = []
-            for atom in monomial:
-                if isinstance(atom, Symbol):
-                    factors.append(name(atom))
-                    continue
-                operator = floor_div if isinstance(atom, FloorDiv) else "%"
-                numerator = atom.numerator.render(name, floor_div, signed)
-                divisor = atom.divisor.render(name, floor_div, signed)
-                if signed is not None and not is_nonnegative(atom.numerator):
-                    function = signed[0] if isinstance(atom, FloorDiv) else signed[1]
-                    factors.append(f"{function}({numerator}, {divisor})")
-                    continue
-                numerator = f"({numerator})" if not _is_simple(atom.numerator) else numerator
-                divisor = f"({divisor})" if not _is_simple(atom.divisor) else divisor
-                factors.append(f"({numerator} {operator} {divisor})")
-            if not factors:
-                text = str(abs(c))
-            elif abs(c) == 1:
-                text = " * ".join(factors)
-            else:
-                text = " * ".join([*factors, str(abs(c))])
-            if not parts:
-                parts.append(f"-{text}" if c < 0 else text)
-            else:
-                parts.append(f" - {text}" if c < 0 else f" + {text}")
-        return "".join(parts)
+        return self.text(repr)
 
 
 def _is_simple(expr: Expr) -> bool:
-    if expr.constant is not None:
-        return expr.constant >= 0
-    if len(expr.terms) != 1:
-        return False
-    ((monomial, c),) = expr.terms.items()
-    return c == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol)
+    """Whether its text needs no parentheses: a number, a name, what has some already."""
+    known = expr.constant
+    return known >= 0 if known is not None else expr.single_atom is not None
 
 
 _SMALL = {value: Expr({(): value}) for value in range(-8, 1025)}
@@ -350,10 +254,6 @@ _SMALL = {value: Expr({(): value}) for value in range(-8, 1025)}
 
 def _constant(value: int) -> Expr:
     return _SMALL.get(value) or Expr({(): value})
-
-
-def _atom_key(atom: Atom) -> tuple[object, ...]:
-    return atom.key()
 
 
 def _atom_symbols(atom: Atom) -> Iterable[Symbol]:
@@ -409,29 +309,25 @@ def lower_bound(expr: Expr) -> int | None:
         if limits is None:
             return None
         low, high = limits
-        if c > 0:
-            total += c * low
-        elif high is None:
+        least = low if c > 0 else high
+        if least is None:
             return None
-        else:
-            total += c * high
+        total += c * least
     return total
 
 
 def _monomial_range(monomial: Monomial) -> tuple[int, int | None] | None:
     """Return (low, high or None) of a product of atoms, None where one may be negative."""
     low, high = 1, 1
-    unbounded = False
+    bounded = True
     for atom in monomial:
         limits = _atom_range(atom)
         if limits is None:
             return None
         low *= limits[0]
-        if limits[1] is None:
-            unbounded = True
-        else:
-            high *= limits[1]
-    return low, None if unbounded else high
+        bounded = bounded and limits[1] is not None
+        high *= limits[1] or 0
+    return low, high if bounded else None
 
 
 def _atom_range(atom: Atom) -> tuple[int, int | None] | None:
@@ -467,63 +363,22 @@ def provably_less(left: Expr, right: Expr) -> bool:
 # -- division -----------------------------------------------------------------------------
 
 
-def _split_by_divisor(expr: Expr, divisor: Expr) -> tuple[Expr, Expr]:
-    """Return ``(quotient, rest)`` with ``expr == quotient * divisor + rest``."""
-    known = divisor.constant
-    quotient: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {}
-    if known is not None:
-        for monomial, c in expr.terms.items():
-            if c % known == 0:
-                quotient[monomial] = c // known
-            elif not monomial:  # keep the constant within [0, divisor)
-                quotient[monomial] = c // known
-                rest[monomial] = c % known
-            else:
-                rest[monomial] = c
-        return Expr(quotient), Expr(rest)
-    if len(divisor.terms) == 1:
-        ((factors, scale),) = divisor.terms.items()
-        for monomial, c in expr.terms.items():
-            left = _remove_factors(monomial, factors)
-            if left is not None and c % scale == 0:
-                quotient[left] = quotient.get(left, 0) + c // scale
-            else:
-                rest[monomial] = c
-        return Expr(quotient), Expr(rest)
-    if expr == divisor:
-        return _constant(1), _constant(0)
-    return _constant(0), expr
-
-
-def _remove_factors(monomial: Monomial, factors: Monomial) -> Monomial | None:
-    left = list(monomial)
-    for factor in factors:
-        for position, atom in enumerate(left):
-            if atom is factor or atom == factor:
-                del left[position]
-                break
-        else:
-            return None
-    return tuple(left)
-
-
 def _fits(expr: Expr, divisor: Expr) -> bool:
     return is_nonnegative(expr) and provably_less(expr, divisor)
+
+
+def _positive(divisor: Expr) -> int | None:
+    known = divisor.constant
+    if known is not None and known <= 0:
+        raise ZeroDivisionError(f"index divisor must be positive, not {known}")
+    return known
 
 
 @lru_cache(maxsize=65536)
 def floor_div(numerator: Expr, divisor: Expr) -> Expr:
     """Return ``numerator // divisor`` (floor), simplified; the divisor must be positive."""
-    known = divisor.constant
-    if known is not None:
-        if known <= 0:
-            raise ZeroDivisionError(f"index divisor must be positive, not {known}")
-        if known == 1:
-            return numerator
-        if numerator.constant is not None:
-            return _constant(numerator.constant // known)
-    quotient, rest = _split_by_divisor(numerator, divisor)
+    known = _positive(divisor)
+    quotient, rest = numerator.divided(divisor)
     if _fits(rest, divisor):
         return quotient
     if known is not None:
@@ -531,7 +386,7 @@ def floor_div(numerator: Expr, divisor: Expr) -> Expr:
         if coarse is not None:
             factor, high, _low = coarse
             return quotient + floor_div(high, _constant(known // factor))
-        inner = _single_atom(rest)
+        inner = rest.single_atom
         if isinstance(inner, FloorDiv) and inner.divisor.constant is not None:
             return quotient + floor_div(inner.numerator, inner.divisor * known)
     return quotient + Expr({(FloorDiv(rest, divisor),): 1})
@@ -540,15 +395,8 @@ def floor_div(numerator: Expr, divisor: Expr) -> Expr:
 @lru_cache(maxsize=65536)
 def remainder(numerator: Expr, divisor: Expr) -> Expr:
     """Return ``numerator % divisor`` (sign of the divisor), simplified."""
-    known = divisor.constant
-    if known is not None:
-        if known <= 0:
-            raise ZeroDivisionError(f"index divisor must be positive, not {known}")
-        if known == 1:
-            return _constant(0)
-        if numerator.constant is not None:
-            return _constant(numerator.constant % known)
-    _quotient, rest = _split_by_divisor(numerator, divisor)
+    known = _positive(divisor)
+    _quotient, rest = numerator.divided(divisor)
     if _fits(rest, divisor):
         return rest
     if known is not None:
@@ -556,7 +404,7 @@ def remainder(numerator: Expr, divisor: Expr) -> Expr:
         if coarse is not None:
             factor, high, low = coarse
             return remainder(high, _constant(known // factor)) * factor + low
-        inner = _single_atom(rest)
+        inner = rest.single_atom
         if isinstance(inner, Mod):
             outer_known = inner.divisor.constant
             if outer_known is not None and outer_known % known == 0:
@@ -570,26 +418,10 @@ def _coarsen(expr: Expr, divisor: int) -> tuple[int, Expr, Expr] | None:
     for factor in candidates:
         if factor <= 1:
             continue
-        high: dict[Monomial, int] = {}
-        low: dict[Monomial, int] = {}
-        for monomial, c in expr.terms.items():
-            if c % factor == 0:
-                high[monomial] = c // factor
-            elif not monomial:
-                high[monomial] = c // factor
-                low[monomial] = c % factor
-            else:
-                low[monomial] = c
-        if _fits(Expr(low), _constant(factor)):
-            return factor, Expr(high), Expr(low)
+        high, low = expr.divided(_constant(factor))
+        if _fits(low, _constant(factor)):
+            return factor, high, low
     return None
-
-
-def _single_atom(expr: Expr) -> Atom | None:
-    if len(expr.terms) != 1:
-        return None
-    ((monomial, c),) = expr.terms.items()
-    return monomial[0] if c == 1 and len(monomial) == 1 else None
 
 
 def _join_remainders(expr: Expr) -> Expr:
@@ -610,7 +442,7 @@ def _join_remainders(expr: Expr) -> Expr:
             quotient = floor_div(atom.numerator, atom.divisor)
             if len(quotient.terms) != 1 or len(partner.terms) != 1:
                 continue
-            wanted = _product(partner, quotient)
+            wanted = partner.times(quotient)
             ((wanted_monomial, wanted_c),) = wanted.terms.items()
             whole = atom.numerator
             if expr.terms.get(wanted_monomial) != wanted_c:
@@ -621,9 +453,7 @@ def _join_remainders(expr: Expr) -> Expr:
             terms = dict(expr.terms)
             del terms[monomial], terms[wanted_monomial]
             joined = Expr({others: c}) * whole if others else whole * c
-            for m, joined_c in joined.terms.items():
-                terms[m] = terms.get(m, 0) + joined_c
-            expr = Expr(terms)
+            expr = Expr(terms).plus(joined)
             break
         else:
             return expr
@@ -658,7 +488,7 @@ def _inner_part(atom: Atom) -> tuple[Expr, int, int] | None:
     """Return x, k and k * n of ``x % (k * n) // k`` or ``x // k % n``; None for anything else."""
     if isinstance(atom, Symbol):
         return None
-    inner, outer = _single_atom(atom.numerator), atom.divisor.constant
+    inner, outer = atom.numerator.single_atom, atom.divisor.constant
     if not isinstance(inner, (FloorDiv, Mod)) or type(inner) is type(atom):
         return None
     known = inner.divisor.constant
@@ -667,56 +497,3 @@ def _inner_part(atom: Atom) -> tuple[Expr, int, int] | None:
     if isinstance(atom, FloorDiv):
         return (inner.numerator, outer, known) if known % outer == 0 else None
     return inner.numerator, known, known * outer
-
-
-def _product(left: Expr, right: Expr) -> Expr:
-    ((left_monomial, left_c),) = left.terms.items()
-    ((right_monomial, right_c),) = right.terms.items()
-    monomial = tuple(sorted(left_monomial + right_monomial, key=_atom_key))
-    return Expr({monomial: left_c * right_c})
-
-
-# -- helpers for shapes -------------------------------------------------------------------
-
-
-def product(sizes: Iterable[IntLike]) -> Expr:
-    """Return the product of ``sizes``."""
-    total = _constant(1)
-    for size in sizes:
-        total = total * size
-    return total
-
-
-def contiguous_strides(shape: Iterable[IntLike]) -> tuple[Expr, ...]:
-    """Return the strides of a row-major tensor of ``shape``, as torch computes them.
-
-    A dimension of size 0 counts as 1, as in torch.
-    """
-    strides: list[Expr] = []
-    running = _constant(1)
-    for size in reversed([Expr.of(s) for s in shape]):
-        strides.append(running)
-        running = running * (size if size.constant != 0 else 1)
-    return tuple(reversed(strides))
-
-
-def flatten(index: Iterable[IntLike], shape: Iterable[IntLike]) -> Expr:
-    """Return the row-major position of ``index`` in ``shape``."""
-    position = _constant(0)
-    for i, size in zip(index, shape, strict=True):
-        position = position * size + i
-    return position
-
-
-def unflatten(position: Expr, shape: Iterable[IntLike]) -> tuple[Expr, ...]:
-    """Return the index in ``shape`` of a row-major ``position``."""
-    sizes = [Expr.of(size) for size in shape]
-    if any(size.constant == 0 for size in sizes):
-        return tuple(_constant(0) for _ in sizes)
-    index: list[Expr] = []
-    for size in reversed(sizes[1:]):
-        index.append(remainder(position, size))
-        position = floor_div(position, size)
-    if sizes:
-        index.append(position)
-    return tuple(reversed(index))

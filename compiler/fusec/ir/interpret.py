@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
-from fusec.ir.body import Body, Compute, Extern, Program, Step, TensorRef
+from fusec.ir.body import Body
+from fusec.ir.checks import check_parts, is_check
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.library_calls import call_exactly
-from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, Op, Reduce, Scan, check_parts
-from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, Op, Reduce, Scan
+from fusec.ir.program import Compute, Extern, Program, Step, TensorRef
 from fusec.ir.scalars import SCALARS
 
 
@@ -92,7 +93,7 @@ class _Evaluator:
         if isinstance(node, Scan):
             return self.scan(node, args[0])
         assert isinstance(node, Op)
-        if node.name.startswith(CHECK_PREFIX):
+        if is_check(node):
             if not bool(args[0].all()):
                 raise CheckFailed(check_parts(node.name)[1])
             return args[1]
@@ -295,7 +296,8 @@ def _evaluated(
         shape, strides, offset = _evaluated(
             (value.shape, value.strides, value.offset), tensors, sizes
         )
-        return memory.as_strided(shape, strides, memory.storage_offset() + offset)
+        view = memory.as_strided(shape, strides, memory.storage_offset() + offset)
+        return view if view.dtype == value.dtype else view.view(value.dtype)
     return value
 
 

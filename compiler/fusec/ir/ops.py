@@ -11,16 +11,14 @@ is why ``x * 0`` and ``x + 0`` stay (``-0.0 + 0`` is ``0.0``) while ``x * 1`` go
 from __future__ import annotations
 
 import math
-from typing import TypeGuard
 
 import torch
 
 from fusec.ir.bounds import decide
+from fusec.ir.checks import CheckKind, check_name, check_parts, is_check
 from fusec.ir.index import Expr
 from fusec.ir.node import (
-    CHECK_PREFIX,
     Cast,
-    CheckKind,
     Const,
     IndexValue,
     Load,
@@ -28,12 +26,11 @@ from fusec.ir.node import (
     Number,
     Op,
     cast,
-    check_name,
-    check_parts,
     const,
     float32_value,
     index_value,
     indirect,
+    indirect_nodes,
     known_value,
     load,
     op,
@@ -217,7 +214,8 @@ def guard_loads(value: Node, condition: Node) -> Node:
     scans stay as they are: they read other elements than those that the condition is about.
     Numbers that are by themselves in memory are there whatever holds.
     """
-    from fusec.ir.node import Reduce, Scan, rewrite
+    from fusec.ir.node import Reduce, Scan
+    from fusec.ir.walk import rewrite
 
     def guard(node: Node) -> Node | None:
         if isinstance(node, Load):
@@ -225,9 +223,9 @@ def guard_loads(value: Node, condition: Node) -> Node:
                 return None
             mask = logical_and(condition, node.mask)
             return load(node.buffer, node.index, node.dtype, mask, node.other)
-        if getattr(node, "name", "").startswith(CHECK_PREFIX):
+        if is_check(node):
             holds = binary("logical_or", node.args[0], logical_not(condition))
-            return op(node.name, (holds, node.args[1]), node.dtype)  # type: ignore[attr-defined]
+            return op(node.name, (holds, node.args[1]), node.dtype)
         return None
 
     return rewrite((value,), {}, guard, leaf=(Reduce, Scan))[0]
@@ -253,7 +251,7 @@ def decided(node: Node) -> Node | None:
         return logical_not(node.args[0])
     if node.name in COMPARISONS or node.name in ("logical_and", "logical_or"):
         return binary(node.name, *node.args)
-    if node.name.startswith(CHECK_PREFIX):
+    if is_check(node):
         condition, value = node.args
         kind, message = check_parts(node.name)
         return check(condition, value, message, kind)
@@ -295,13 +293,22 @@ def checked_place(index: Node, size: Expr, *, wrap: bool = True, what: str = "in
     return check(inside, index, f"{what} out of range")
 
 
-def is_check(node: Node) -> TypeGuard[Op]:
-    """Whether a node is a check at run time."""
-    return isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
+def keeping_checks(value: Node, places: tuple[Node, ...]) -> Node:
+    """Return a value, with the checks of the places it is read at that it does not depend on.
+
+    What is read along a dimension of one element, or of a constant, is the same at every place.
+    """
+    from fusec.ir.walk import walk
+
+    read = set(walk((value,)))
+    for node in walk(places):
+        if is_check(node) and node not in read:
+            kind, message = check_parts(node.name)
+            value = check(node.args[0], value, message, kind)
+    return value
 
 
 __all__ = [
-    "CHECK_PREFIX",
     "COMPARISONS",
     "RANDOM_BITS",
     "RANDOM_WORD",
@@ -321,7 +328,8 @@ __all__ = [
     "guard_loads",
     "index_value",
     "indirect",
-    "is_check",
+    "indirect_nodes",
+    "keeping_checks",
     "load",
     "logical_and",
     "logical_not",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fusec.ir.body import Body, Compute, Program, TensorRef
+from fusec.ir.body import Body
 from fusec.ir.index import Expr
 from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
+from fusec.ir.program import Compute, Program, TensorRef
 
 
 def dtype_name(node_dtype: object) -> str:

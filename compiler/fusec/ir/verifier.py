@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from fusec.errors import FusecError
-from fusec.ir.body import Body, Buffer, Compute, Extern, Program, Store, TensorRef, tensor_refs
+from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.body_verifier import Problem, body_problems
 from fusec.ir.index import Expr
+from fusec.ir.program import Compute, Extern, Program, TensorRef, tensor_refs
 
 _VERIFY = "FUSEC_VERIFY"
 

@@ -9,14 +9,10 @@ import torch
 from fusec.ir import ops
 from fusec.ir.index import Expr
 from fusec.ir.node import Node
+from fusec.lower.dimensions import normalize_dim
 from fusec.lower.numbers import require_fitting
 from fusec.lower.registry import Lowering, aten, register
-from fusec.lower.values import (
-    Index,
-    NotLowered,
-    TensorValue,
-    normalize_dim,
-)
+from fusec.lower.values import Index, NotLowered, TensorValue
 
 
 def clamp_start(start: object, size: Expr) -> Expr:

@@ -152,7 +152,6 @@ def flex_attention(
     scores = scores_of(
         lowering, loops, query, key, score_mod, mask, scale, score_buffers, mask_buffers
     )
-    row = (at(loops.batch), at(loops.head), at(loops.query))
     # the scale goes with the change of base where nothing stands between
     plain = scores.modified is scores.score and scale > 0
     raw = Scores(scores.product, scores.product, scores.product, scores.kept) if plain else scores
@@ -176,13 +175,17 @@ def flex_attention(
     )
     found = (
         lowering.round(ops.binary("truediv", weighted, divisor), query.dtype),
-        ops.where(
-            nothing,
-            const(-math.inf, F32),
-            logarithm,
-        ),
+        ops.where(nothing, const(-math.inf, F32), logarithm),
         most,
     )
+    return _store_results(lowering, loops, found, with_blocks=mask.partial is not None)
+
+
+def _store_results(
+    lowering: Lowering, loops: AttentionLoops, found: Sequence[Node], *, with_blocks: bool
+) -> tuple[TensorValue | None, ...]:
+    """Store the attention's result and, where they are wanted, what is known of each row."""
+    row = (at(loops.batch), at(loops.head), at(loops.query))
     places = ((*row, at(loops.width)), row, row)
     stores: list[Store] = []
     results: list[TensorValue | None] = []
@@ -197,7 +200,7 @@ def flex_attention(
         results.append(lowering.from_buffer(buffer))
     axes = (loops.batch, loops.head, loops.query)
     reduced: tuple[Symbol, ...] = (loops.width, loops.key, loops.depth)
-    if mask.partial is not None:
+    if with_blocks:
         reduced = (*reduced, loops.block)
     lowering.hint = hint
     lowering.emit(Body(axes, reduced, tuple(stores)))

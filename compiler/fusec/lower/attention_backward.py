@@ -23,7 +23,8 @@ import torch
 from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Node, const, dot, reduce, rewrite
+from fusec.ir.node import Node, const, dot, reduce
+from fusec.ir.walk import rewrite
 from fusec.lower.attention import (
     F32,
     HIGHER,

@@ -25,9 +25,11 @@ def read_results(node: fx.Node) -> frozenset[int] | None:
 
 
 def label_of(target: object) -> str:
-    """Return how steps call what is called."""
+    """Return how steps call what is called: as people do, not as the operators behind it."""
     if isinstance(target, torch._ops.OpOverload):
-        return target._schema.name.split("::")[-1].strip("_")
+        name = target._schema.name.split("::")[-1].strip("_")
+        name = name.removeprefix("native_").replace("_with_indices", "")
+        return "to" if name == "to_copy" else name
     return getattr(target, "__name__", str(target))
 
 

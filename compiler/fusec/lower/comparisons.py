@@ -16,12 +16,7 @@ from fusec.lower.elementwise import (
 )
 from fusec.lower.numbers import require_fitting
 from fusec.lower.registry import Lowering, aten, register
-from fusec.lower.values import (
-    Index,
-    NotLowered,
-    TensorValue,
-    broadcast_index,
-)
+from fusec.lower.values import Index, NotLowered, TensorValue, broadcast_index
 
 
 @register(aten.isnan, aten.isinf, aten.signbit)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fusec.ir.body import Compute, Extern, Step, Store
+from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Load, Node, rewrite, walk
+from fusec.ir.node import Load, Node
+from fusec.ir.program import Compute, Extern, Step
+from fusec.ir.walk import rewrite, walk
 
 
 class Definitions:

@@ -10,16 +10,11 @@ from torch._prims_common import elementwise_dtypes
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from fusec.ir import ops
+from fusec.ir.checks import CheckKind
 from fusec.ir.index import Expr
-from fusec.ir.node import CheckKind, Const, Node
+from fusec.ir.node import Const, Node
 from fusec.lower.registry import Lowering
-from fusec.lower.values import (
-    SUPPORTED_DTYPES,
-    Index,
-    NotLowered,
-    TensorValue,
-    broadcast_index,
-)
+from fusec.lower.values import SUPPORTED_DTYPES, Index, NotLowered, TensorValue, broadcast_index
 
 Operand = TensorValue | Expr | int | float | bool
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import torch
 
 from fusec.ir import ops
-from fusec.ir.index import Expr, flatten, unflatten
+from fusec.ir.index import Expr
 from fusec.ir.node import Node, indirect
+from fusec.ir.shapes import flatten, unflatten
 from fusec.lower.elementwise import convert
 from fusec.lower.few_rows import sums_of_few_rows
 from fusec.lower.registry import Lowering, aten, register
@@ -78,6 +79,29 @@ def _few(lowering: Lowering, indices: TensorValue) -> bool:
     return many and meta.dtype.itemsize == 2 and 3 * count <= 2 * rows
 
 
+def _narrow(value: Expr | int) -> Node:
+    return ops.cast(ops.index_value(Expr.of(value), torch.int64), torch.int32)
+
+
+def _ends(lowering: Lowering, indices: TensorValue, row: Place) -> TensorValue:
+    """Return where rows go first, counted from the end, and last, for each row of the table.
+
+    Both extremes of the positions are largest values, so that one kernel finds them; -1: nowhere.
+    """
+    meta, count = lowering.meta(), indices.numel
+    ends = dense_meta((Expr.of(2), meta.shape[0]), torch.int32, meta.device)
+    found = fill(lowering, ends, lambda at: _narrow(-1))
+
+    def mark(at: Index) -> Node:
+        position = flatten(at[1:], indices.shape)
+        from_end = ops.binary("eq", _narrow(at[0]), _narrow(0))
+        return ops.where(from_end, _narrow(count - 1 - position), _narrow(position))
+
+    shape = (Expr.of(2), *indices.shape)
+    update(lowering, found, shape, lambda at: (at[0], *row(at[1:])), mark, "max")
+    return found
+
+
 def _sums_of_few(
     lowering: Lowering,
     gradient: TensorValue,
@@ -87,25 +111,10 @@ def _sums_of_few(
 ) -> TensorValue:
     """Return the table, from sums at the place of the first row that goes to each of its own."""
     meta, count, depth = lowering.meta(), indices.numel, indices.ndim
-    number = torch.int32
-
-    def narrow(value: Expr | int) -> Node:
-        return ops.cast(ops.index_value(Expr.of(value), torch.int64), number)
-
-    # both extremes of the positions as largest values, so that one kernel finds them
-    ends = dense_meta((Expr.of(2), meta.shape[0]), number, meta.device)
-    found = fill(lowering, ends, lambda at: narrow(-1))
-
-    def mark(at: Index) -> Node:
-        position = flatten(at[1:], indices.shape)
-        from_end = ops.binary("eq", narrow(at[0]), narrow(0))
-        return ops.where(from_end, narrow(count - 1 - position), narrow(position))
-
-    shape = (Expr.of(2), *indices.shape)
-    update(lowering, found, shape, lambda at: (at[0], *row(at[1:])), mark, "max")
+    found = _ends(lowering, indices, row)
 
     def first(at: Index) -> Node:
-        return ops.binary("sub", narrow(count - 1), found.at((Expr.of(0), *at)))
+        return ops.binary("sub", _narrow(count - 1), found.at((Expr.of(0), *at)))
 
     def last(at: Index) -> Node:
         return found.at((Expr.of(1), *at))
@@ -126,7 +135,7 @@ def _sums_of_few(
         return (ops.checked_index(owner(row(at)), count, wrap=False), *at[depth:])
 
     def begins(at: Index) -> Node:
-        return ops.binary("eq", first(row(at)), narrow(own_place(at)[0]))
+        return ops.binary("eq", first(row(at)), _narrow(own_place(at)[0]))
 
     # what is not written, and what would be added as nothing, is not read either
     def start(at: Index) -> Node:

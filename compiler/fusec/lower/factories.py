@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import ExternKind
 from fusec.ir.index import Expr
 from fusec.ir.node import Node
+from fusec.ir.program import ExternKind
 from fusec.lower.numbers import require_fitting
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import Index, NotLowered, TensorValue

@@ -13,7 +13,8 @@ import torch
 
 from fusec.ir import ops
 from fusec.ir.body import new_axes
-from fusec.ir.index import Expr, product
+from fusec.ir.index import Expr
+from fusec.ir.shapes import product
 from fusec.lower.elementwise import convert
 from fusec.lower.reductions import ReductionLoop, emit_rows
 from fusec.lower.registry import Lowering

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from fusec.ir.body import TensorRef
+from fusec.ir.program import TensorRef
 from fusec.lower.values import ResultMeta
 
 

@@ -21,17 +21,12 @@ from fusec.ir import ops
 from fusec.ir.along import KnownValues
 from fusec.ir.body import new_axes
 from fusec.ir.index import Expr
-from fusec.ir.node import Const, Node, rewrite
+from fusec.ir.node import Const, Node
+from fusec.ir.walk import rewrite
 from fusec.lower.definitions import Definitions
+from fusec.lower.dimensions import broadcast_shape
 from fusec.lower.elementwise import convert
-from fusec.lower.values import (
-    Element,
-    Index,
-    Lowering,
-    Shape,
-    TensorValue,
-    broadcast_shape,
-)
+from fusec.lower.values import Element, Index, Lowering, Shape, TensorValue
 from fusec.lower.windows import compare
 
 # An element looks through so many places for those that add to it.

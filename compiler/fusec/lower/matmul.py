@@ -12,9 +12,10 @@ from dataclasses import replace
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import Body, Extern, ExternKind, Store, new_axes
+from fusec.ir.body import Body, Store, new_axes
 from fusec.ir.index import Expr
 from fusec.ir.node import Node, const, dot
+from fusec.ir.program import Extern, ExternKind
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import NotLowered, TensorValue, broadcast_index
 

@@ -9,6 +9,7 @@ import torch
 from fusec.ir import ops
 from fusec.ir.index import Expr
 from fusec.ir.node import Node
+from fusec.lower.dimensions import normalize_dims
 from fusec.lower.reductions import (
     centered_moments,
     divide_by_count,
@@ -16,7 +17,7 @@ from fusec.lower.reductions import (
     reduction_loop,
 )
 from fusec.lower.registry import Lowering, aten, register
-from fusec.lower.values import NotLowered, TensorValue, normalize_dims
+from fusec.lower.values import NotLowered, TensorValue
 
 
 @register(aten._softmax, aten._log_softmax)

@@ -20,11 +20,7 @@ from fusec.lower.elementwise import (
 )
 from fusec.lower.numbers import require_fitting
 from fusec.lower.registry import Lowering, aten, register
-from fusec.lower.values import (
-    NotLowered,
-    TensorValue,
-    broadcast_index,
-)
+from fusec.lower.values import NotLowered, TensorValue, broadcast_index
 
 
 def _register_unary(name: str, kind: PROMOTION, *targets: object) -> None:

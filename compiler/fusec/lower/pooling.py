@@ -8,8 +8,9 @@ import torch
 
 from fusec.ir import ops
 from fusec.ir.body import new_axes
-from fusec.ir.index import Expr, flatten, is_nonnegative, product
+from fusec.ir.index import Expr, is_nonnegative
 from fusec.ir.node import Node, Number
+from fusec.ir.shapes import flatten, product
 from fusec.lower.reductions import ReductionLoop, emit_rows
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import Index, NotLowered, Shape, TensorValue

@@ -9,8 +9,10 @@ import torch
 
 from fusec.ir import ops
 from fusec.ir.body import new_axes
-from fusec.ir.index import Expr, flatten, product, unflatten
-from fusec.ir.node import Node, free_axes
+from fusec.ir.index import Expr
+from fusec.ir.node import Node
+from fusec.ir.shapes import flatten, product, unflatten
+from fusec.ir.walk import free_axes
 from fusec.lower.elementwise import convert
 from fusec.lower.pooling import (
     Divide,

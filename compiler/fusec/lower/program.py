@@ -18,9 +18,10 @@ from fusec.graph.facts.user_lines import user_line
 from fusec.graph.products.widened_halves import STORED
 from fusec.graph.simplify.extremes import COMPARED
 from fusec.graph.training.norm_inputs import ROUNDED
-from fusec.ir.body import Buffer, ExternKind, Program, TensorRef
+from fusec.ir.body import Buffer
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, const, recording, source_line
+from fusec.ir.program import ExternKind, Program, TensorRef
 from fusec.lower import families  # noqa: F401  (importing it registers every rule)
 from fusec.lower.accepted import (
     converted,

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import ExternKind
-from fusec.ir.index import flatten
 from fusec.ir.node import Node
+from fusec.ir.program import ExternKind
+from fusec.ir.shapes import flatten
 from fusec.lower.elementwise import convert
 from fusec.lower.registry import Lowering, register
 from fusec.lower.values import Index, NotLowered, TensorValue

@@ -10,12 +10,14 @@ import torch
 
 from fusec.ir import ops
 from fusec.ir.body import Body, Store, new_axes
-from fusec.ir.index import Expr, Symbol, product
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node
 from fusec.ir.numbers import held
+from fusec.ir.shapes import product
+from fusec.lower.dimensions import normalize_dim, normalize_dims
 from fusec.lower.elementwise import convert, truth
 from fusec.lower.registry import Lowering, aten, register
-from fusec.lower.values import Index, NotLowered, TensorValue, normalize_dim, normalize_dims
+from fusec.lower.values import Index, NotLowered, TensorValue
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ import torch
 
 from fusec.ir import ops
 from fusec.ir.node import Node
+from fusec.lower.dimensions import normalize_dim
 from fusec.lower.elementwise import convert
 from fusec.lower.reductions import emit_rows, reduction_loop
 from fusec.lower.registry import Lowering, aten, register
-from fusec.lower.values import Index, NotLowered, TensorValue, normalize_dim
+from fusec.lower.values import Index, NotLowered, TensorValue
 
 
 def scan_values(

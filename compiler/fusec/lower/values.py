@@ -12,20 +12,11 @@ from torch import fx
 from fusec.abilities import Abilities
 from fusec.graph.facts.notes import Note, NoteKind
 from fusec.ir import ops
-from fusec.ir.body import (
-    PLUMBING,
-    Body,
-    Buffer,
-    Compute,
-    Extern,
-    ExternKind,
-    Step,
-    Store,
-    TensorRef,
-    new_axes,
-)
-from fusec.ir.index import Expr, IntLike, Symbol, contiguous_strides, product
+from fusec.ir.body import Body, Buffer, Store, new_axes
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Const, Node, Recorder
+from fusec.ir.program import PLUMBING, Compute, Extern, ExternKind, Step, TensorRef
+from fusec.ir.shapes import contiguous_strides, product
 from fusec.report import SourceLine
 
 Index = tuple[Expr, ...]
@@ -217,7 +208,7 @@ class Lowering:
         """Return a buffer as a value."""
 
         def at(index: Index) -> Node:
-            return ops.load(buffer.name, _zero_ones(index, buffer.shape), buffer.dtype)
+            return ops.load(buffer.name, broadcast_index(index, buffer.shape), buffer.dtype)
 
         ref = TensorRef(buffer.name, buffer.shape, buffer.strides, Expr.of(0), buffer.dtype)
         return TensorValue(buffer.shape, buffer.dtype, buffer.device, at, ref)
@@ -380,13 +371,6 @@ def _without_value(store: Store) -> Store:
     return replace(store, index=index, value=ops.const(0, store.value.dtype))
 
 
-def _zero_ones(index: Index, shape: Shape) -> Index:
-    """Return ``index`` with 0 for every dimension of size 1, whatever was asked."""
-    return tuple(
-        Expr.of(0) if size.constant == 1 else i for i, size in zip(index, shape, strict=True)
-    )
-
-
 def broadcast_index(index: Index, shape: Shape) -> Index:
     """Return the index into ``shape`` that ``index`` of a broadcast result reads."""
     tail = index[len(index) - len(shape) :]
@@ -395,47 +379,9 @@ def broadcast_index(index: Index, shape: Shape) -> Index:
     )
 
 
-def broadcast_shape(*shapes: Shape) -> Shape:
-    """Return the shape that tensors of ``shapes`` broadcast to."""
-    ndim = max((len(shape) for shape in shapes), default=0)
-    result = [Expr.of(1)] * ndim
-    for shape in shapes:
-        for d, size in enumerate(shape, ndim - len(shape)):
-            if size.constant != 1:
-                result[d] = size
-    return tuple(result)
-
-
 def dense_meta(shape: Shape, dtype: torch.dtype, device: torch.device) -> ResultMeta:
     """Return what a new row-major tensor looks like."""
     return ResultMeta(shape, dtype, device, contiguous_strides(shape), Expr.of(0))
-
-
-def normalize_dim(dim: int, ndim: int) -> int:
-    """Return ``dim`` counted from the front; a 0-d tensor counts as having one dimension.
-
-    Raises:
-        NotLowered: There is no such dimension: ATen, called with it, raises.
-    """
-    most = max(ndim, 1)
-    if not -most <= dim < most:
-        raise NotLowered(f"there is no dimension {dim}", refused=True)
-    return dim % most
-
-
-def normalize_dims(dims: object, ndim: int) -> tuple[int, ...]:
-    """Return the reduced dimensions: None, an empty list and all mean all."""
-    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
-        return tuple(range(ndim))
-    if isinstance(dims, int):
-        dims = (dims,)
-    assert isinstance(dims, (list, tuple))
-    return tuple(sorted({normalize_dim(int(d), ndim) for d in dims} & set(range(ndim))))
-
-
-def exprs(values: Sequence[IntLike]) -> Shape:
-    """Return sizes or indices as expressions."""
-    return tuple(Expr.of(v) for v in values)
 
 
 __all__ = [
@@ -448,10 +394,5 @@ __all__ = [
     "Shape",
     "Symbol",
     "TensorValue",
-    "broadcast_index",
-    "broadcast_shape",
     "dense_meta",
-    "exprs",
-    "normalize_dim",
-    "normalize_dims",
 ]

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import TensorRef
-from fusec.ir.index import Expr, flatten, unflatten
+from fusec.ir.index import Expr
 from fusec.ir.node import Node
+from fusec.ir.program import TensorRef
+from fusec.ir.shapes import flatten, unflatten
 from fusec.lower.assembled import clamp_start
+from fusec.lower.dimensions import exprs, normalize_dim
 from fusec.lower.registry import Lowering, aten, register
-from fusec.lower.values import (
-    Index,
-    NotLowered,
-    ResultMeta,
-    TensorValue,
-    broadcast_index,
-    exprs,
-    normalize_dim,
-)
+from fusec.lower.values import Index, NotLowered, ResultMeta, TensorValue, broadcast_index
 
 
 def view(
@@ -65,7 +60,7 @@ def _same_storage_order(x: TensorValue, viewed: TensorValue) -> bool:
     """Whether a reshape of ``x`` can be a view: x is row-major without gaps."""
     if x.ref is None or viewed.ref is None:
         return False
-    from fusec.ir.index import contiguous_strides
+    from fusec.ir.shapes import contiguous_strides
 
     return all(
         size.constant == 1 or stride == wanted
@@ -105,7 +100,10 @@ def view_dtype(lowering: Lowering, x: TensorValue, dtype: torch.dtype) -> Tensor
     """Return the same bits as another type of the same width."""
     if x.dtype.itemsize != dtype.itemsize or torch.bool in (x.dtype, dtype):
         raise NotLowered("a view as a type of another width")
-    return lowering.pointwise(lambda index: ops.cast(x.at(index), dtype, bitcast=True))
+    ref = None if x.ref is None else replace(x.ref, dtype=dtype)
+    return TensorValue(
+        x.shape, dtype, x.device, lambda index: ops.cast(x.at(index), dtype, bitcast=True), ref
+    )
 
 
 @register(aten.permute)

@@ -10,10 +10,12 @@ from typing import Protocol
 import torch
 
 from fusec.ir import ops
-from fusec.ir.index import Expr, is_nonnegative, product
+from fusec.ir.index import Expr, is_nonnegative
 from fusec.ir.node import Node, Number
+from fusec.ir.shapes import product
+from fusec.lower.dimensions import normalize_dim
 from fusec.lower.registry import Lowering, aten, register
-from fusec.lower.values import Index, NotLowered, Shape, TensorValue, normalize_dim
+from fusec.lower.values import Index, NotLowered, Shape, TensorValue
 from fusec.lower.views import view
 
 # Windows of up to this many elements are written out, one read after the other.

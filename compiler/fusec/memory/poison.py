@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from fusec.ir.body import Buffer, Step
+from fusec.ir.body import Buffer
+from fusec.ir.program import Step
 
 _POISON = "FUSEC_POISON"
 FLAG = "-ftrivial-auto-var-init=pattern"  # of g++ 12 and clang 8

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from fusec.ir.body import Extern, Program, TensorRef
 from fusec.ir.index import Expr
 from fusec.ir.printer import dtype_name
+from fusec.ir.program import Extern, Program, TensorRef
 from fusec.packages.runtime.expressions import Expression
 from fusec.packages.sizes import expression
 

@@ -14,9 +14,9 @@ import torch
 
 from fusec.call.input_check import _range
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
-from fusec.ir.body import Compute, Extern, TensorRef
 from fusec.ir.index import Expr
 from fusec.ir.printer import dtype_name
+from fusec.ir.program import Compute, Extern, TensorRef
 from fusec.kernel import Kernel
 from fusec.packages import bundled
 from fusec.packages.capture import CapturedCall, plain_value

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 from fusec.ir import ops
 from fusec.ir.body import Body, Store, axis_sizes
-from fusec.ir.index import Expr, Symbol, flatten, product, unflatten
-from fusec.ir.node import Load, Node, Reduce, Scan, free_axes, rewrite, walk
+from fusec.ir.index import Expr, Symbol
+from fusec.ir.node import Load, Node, Reduce, Scan
+from fusec.ir.shapes import flatten, product, unflatten
+from fusec.ir.walk import free_axes, rewrite, walk
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,20 @@
-"""Every heuristic of the scheduler, each with its reason. None of them affects correctness."""
+"""The scheduler's heuristics, each with its reason. None of them affects correctness.
+
+``choices_products.py`` and ``choices_sums.py`` have those of products and of sums of columns.
+"""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from fusec.devices import is_gpu
-from fusec.ir.body import Body, Buffer, Compute
+from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Load, Node, Op, Reduce, Scan, free_axes, walk
+from fusec.ir.node import Load, Node, Op, Reduce, Scan
 from fusec.ir.scalars import cost_of
-from fusec.machine import current_machine
+from fusec.ir.walk import free_axes
 
 # A symbolic size counts as this many elements in an estimate.
 SYMBOLIC_SIZE = 1024
@@ -206,113 +206,6 @@ LEAST_SUNK_BYTES = 64 << 10
 # so that fewer kernels differ in nothing else.
 LEAST_OVERWRITTEN_BYTES = 1 << 20
 
-# Multiplications of a product that is over before BLAS would have been called, and terms that one
-# program adds up in so little time.  100 x 100 times 100 x 100 with a softmax took 21.5 us a call
-# with BLAS, and takes 7.1 as one kernel; larger ones were not timed.
-SMALL_PRODUCT = 1 << 20
-SHORT_SUM = 128
-
-
-def is_small_product(body: Body) -> bool:
-    """Whether calling BLAS for a matrix product takes longer than a kernel of our own."""
-    (product,) = body.products
-    sizes = [axis.size for axis in (*body.axes, *product.axes) if axis.size is not None]
-    numbers = [size.constant for size in sizes]
-    if None in numbers:
-        return False
-    (inner,) = (axis.size for axis in product.axes)
-    terms = inner.constant if inner is not None else 1
-    work = math.prod(n for n in numbers if n is not None)
-    return 0 < work <= SMALL_PRODUCT and terms is not None and terms <= SHORT_SUM
-
-
-def is_vector_product(body: Body, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether a product of matrices is best added up row by row, as a reduction: one is a vector.
-
-    Tensor cores multiply at least eight rows, and there is one; all that takes time is reading
-    the matrix. That wants its rows contiguous along the sum. 1 x 4096 over 4096 in float16
-    took 13.8 us on an H200, cuBLAS 18.9; 1 x 11008 over 4096 with GELU 28.1, cuBLAS and a kernel
-    38.2; with weights of 8 bits 1 x 4096 over 4096 took 11.5 instead of 28.5.
-    """
-    (product,) = body.products
-    *batch, row, column = body.axes
-    if any(axis.size != 1 for axis in batch) or 1 not in (row.size, column.size):
-        return False
-    matrix = product.args[1] if row.size == 1 else product.args[0]
-    (inner,) = product.axes
-    if not isinstance(matrix, Load):
-        return False
-    return buffers[matrix.buffer].offset(matrix.index).coefficient(inner) == 1
-
-
-def may_feed_product(
-    producer: Body,
-    consumers: Sequence[Compute],
-    buffers: Mapping[str, Buffer],
-    products: Collection[str],
-) -> str | None:
-    """Return None where the tiles of a matrix product may compute an operand, else the reason not.
-
-    Every tile computes its operands again, and tensor cores wait meanwhile. That pays where much
-    less is read than the operand's own bytes (quantized weights), or where the computation is
-    next to nothing. What only the epilogue reads is like any other value.
-
-    Args:
-        producer: One pointwise store.
-        consumers: Who reads it.
-        buffers: By name.
-        products: What matrix products write.
-    """
-    if any(consumer.body.attends for consumer in consumers):
-        return "attention reads its tensors from memory"
-    name = producer.stores[0].buffer
-    operands = {
-        load.buffer
-        for consumer in consumers
-        for product in consumer.body.products
-        for load in walk(product.args)
-        if isinstance(load, Load)
-    }
-    if name not in operands:
-        return None
-    if len(consumers) > 1:
-        return f"{len(consumers)} kernels read it, one of them as an operand of a matrix product"
-    if not set(producer.reads()).isdisjoint(products):
-        return "it belongs into the kernel of the matrix product that it reads"
-    cost = node_cost(producer.nodes())
-    inputs = {load.buffer for load in producer.loads()}
-    sides = [estimate(axis.size) for axis in consumers[0].body.axes[-2:] if axis.size is not None]
-    few = min(sides, default=1) <= FEW_ROWS
-    narrow = few and unpacks(producer, buffers)
-    if cost > (UNPACKING_COST if narrow else FEEDING_COST):
-        return f"each tile of the matrix product would compute it again, at a cost of {cost}"
-    # with few rows every element of the other operand is read once, and would be written before
-    limit = 2.25 if few else 1.25
-    if sum(buffer_bytes(buffers[each]) for each in inputs) > limit * buffer_bytes(buffers[name]):
-        return "the matrix product would read more bytes than its operand has"
-    return None
-
-
-def is_whole(dtype: torch.dtype) -> bool:
-    """Whether a type is one of integers."""
-    return not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool
-
-
-def unpacks(producer: Body, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether a pointwise result is computed from bytes, no more than half as many as its own."""
-    if producer.has_reduction or producer.scans() or len(producer.stores) != 1:
-        return False
-    own = buffer_bytes(buffers[producer.stores[0].buffer])
-    names = {load.buffer for load in producer.loads()}
-    packed = any(is_whole(buffers[name].dtype) for name in names)
-    return packed and sum(buffer_bytes(buffers[name]) for name in names) * 16 <= own * 9
-
-
-# What an operand's element may cost a tile: scale and shift, or a maximum with 0.
-FEEDING_COST = 4
-# The same where it is unpacked once, from half of its bytes or fewer: shift, mask, choose, scale.
-UNPACKING_COST = 24
-FEW_ROWS = 64
 
 # Beyond these a kernel spills registers, compiles slowly, and cannot be read.
 MAX_ARGUMENTS = 24
@@ -388,93 +281,8 @@ def unfit_for_windows(first: Body, second: Body, buffers: Mapping[str, Buffer]) 
     return None
 
 
-# -- sums of columns beside the rows ----------------------------------------------------------
-
-# Shorter rows are reduced several at a time, side by side; a sum a column is of no use there.
-CROSSED_COLUMNS = 64
-# With fewer rows there is little to save, and few pieces to share among threads: so many at least.
-CROSSED_ROWS = 64
-CROSSED_LEAST = 4
-# Pieces of the rows: for threads to share on a CPU; on a GPU for programs, each with its sums in
-# registers, so many an SM.
-CROSSED_PIECES = 64
-CROSSED_PROGRAMS = 2
-# Rows of a piece, at least and at most. A piece of few rows writes nearly as much as it reads; what
-# a piece of many adds up in float32 should be as exact as eager's cascade.
-PIECE_ROWS = (8, 512)
-# Rows of a piece where the number of rows is not known: few pieces for a few hundred rows are
-# better than the many for a hundred thousand are bad.
-SYMBOLIC_PIECE_ROWS = 64
-# Bytes that the sums of a piece may take on a CPU: a part of the second-level cache, where the
-# row is as well.
-CROSSED_BYTES = 256 * 1024
-# Values that a program on a GPU may hold a row of, its sums included: what half of an SM's
-# registers hold.
-CROSSED_VALUES = 32768
-
-
-def rows_of_piece(
-    rows: Expr,
-    columns: int | None,
-    itemsizes: Sequence[int],
-    saved: int,
-    device: torch.device,
-    *,
-    given: int = 0,
-    wanted: bool = False,
-) -> int | str:
-    """Return how many rows share a sum a column, or why the sums are left to another kernel.
-
-    It depends on nothing but sizes and the kind of device, so that sums are equal in every run.
-
-    Args:
-        rows: How many there are.
-        columns: How long they are; None where that is not known.
-        itemsizes: Bytes of an element of each sum.
-        saved: Bytes that need not be read again.
-        device: Where it runs.
-        given: How many share other sums of the same kernel; 0 where it has none yet.
-        wanted: Whether somebody asked for it, whatever it costs.
-    """
-    if columns is None:
-        return "rows of a length that may change have no room for a sum of each column"
-    count = rows.constant
-    if count is not None and count < CROSSED_ROWS:
-        return f"{count} rows are too few to share out among sums of the columns"
-    if columns < CROSSED_COLUMNS:
-        return f"rows of {columns} are too short to keep a sum of each column"
-    if is_gpu(device):
-        width = 1 << (columns - 1).bit_length()
-        if width * (1 + len(itemsizes)) > CROSSED_VALUES:
-            return f"rows of {columns} leave no registers for sums of the columns"
-    elif columns * sum(itemsizes) > CROSSED_BYTES:
-        return f"sums of {columns} columns do not stay in the cache"
-
-    def pays(piece: int) -> bool:
-        """Whether writing and reading the sums takes less than half of what is saved."""
-        return 4 * -(-estimate(rows) // piece) * columns * sum(itemsizes) <= saved
-
-    piece = given or piece_rows(count, device)
-    if not given and not pays(piece):
-        more = (n for n in (2 * piece, 4 * piece) if estimate(rows) >= CROSSED_LEAST * n)
-        piece = next((n for n in more if n <= SYMBOLIC_PIECE_ROWS and pays(n)), piece)
-    if not pays(piece) and not wanted:
-        return "the sums of all pieces of the rows would take more memory traffic than they save"
-    return piece
-
-
-def piece_rows(count: int | None, device: torch.device) -> int:
-    """Return how many of ``count`` rows share a sum where memory traffic is of no account."""
-    if count is None:
-        return SYMBOLIC_PIECE_ROWS
-    least, most = PIECE_ROWS
-    programs = CROSSED_PROGRAMS * current_machine().gpu.processors
-    piece = -(-count // (programs if is_gpu(device) else CROSSED_PIECES))
-    step = max(least, 1 << max(piece // 8, 1).bit_length() - 1)  # tiles of rows should fit in
-    return min(-(-piece // step) * step, most)
-
-
 # -- products ---------------------------------------------------------------------------------
+
 
 # A tile holds whole rows of a product up to this many columns, its sums in registers.
 PRODUCT_COLUMNS = 256

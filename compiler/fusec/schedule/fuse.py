@@ -6,8 +6,9 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusec.ir.body import Body, Buffer, Extern, Program, Step
+from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Symbol
+from fusec.ir.program import Extern, Program, Step
 from fusec.report import FusionDecision
 from fusec.schedule import choices
 from fusec.schedule.align import Refusal, merge

@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fusec.ir.body import Body, Buffer, Compute, Program, Step, TensorRef, tensor_refs
-from fusec.ir.node import walk
+from fusec.ir.body import Body, Buffer
+from fusec.ir.program import Compute, Program, Step, TensorRef, tensor_refs
+from fusec.ir.walk import walk
 from fusec.report import FusionDecision
 
 

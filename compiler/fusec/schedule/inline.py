@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from fusec.devices import is_gpu
-from fusec.ir.body import Body, Buffer, Compute, Extern, Program, Step
+from fusec.ir.body import Body, Buffer
+from fusec.ir.checks import is_check
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Cast, Load
+from fusec.ir.node import Cast, Load, Node
+from fusec.ir.program import Compute, Extern, Program, Step
+from fusec.ir.walk import free_axes
 from fusec.report import FusionDecision
-from fusec.schedule import choices
+from fusec.schedule import choices, choices_products
 from fusec.schedule.align import Refusal, inline_producer
+from fusec.schedule.fusion_groups import join_labels
 from fusec.schedule.order import expected_kernels, order_of
 from fusec.schedule.overrides import FORBIDDEN, Overrides
 
+UNSEEN = "it has a check that would not be made of what nobody reads"
 ONCE = "it is compared with its own extremes, and must be the same number for both"
 
 
@@ -96,7 +101,7 @@ class _Inliner:
         """Return why a step is not computed where it is read, or None."""
         body, buffers = step.body, self.program.buffers
         if any(consumer.body.products for consumer in computes):
-            reason = choices.may_feed_product(body, computes, buffers, self._products)
+            reason = choices_products.may_feed_product(body, computes, buffers, self._products)
             if reason is not None:
                 return reason
         reason = self._does_not_pay(body, computes)
@@ -110,6 +115,8 @@ class _Inliner:
             reason = next(filter(None, unfit), None)
         if any(self.overrides.forbids(members[step.name], members[c.name]) for c in computes):
             return FORBIDDEN
+        if reason is None and _leaves_unchecked(body, computes):
+            return UNSEEN
         return reason
 
     def _does_not_pay(self, body: Body, computes: list[Compute]) -> str | None:
@@ -140,7 +147,7 @@ class _Inliner:
         body = step.body
         saved = 2 * choices.buffer_bytes(self.program.buffers[body.stores[0].buffer])
         for consumer, fused in zip(computes, merged, strict=True):
-            label = _join_labels(step.label, consumer.label)
+            label = join_labels(step.label, consumer.label)
             self.steps[consumer.name] = Compute(consumer.name, fused, label)
             self._members[consumer.name] |= self._members[step.name]
             self.decisions.append(
@@ -222,6 +229,28 @@ def _belongs_to_its_producer(
     )
 
 
+def _leaves_unchecked(body: Body, consumers: list[Compute]) -> bool:
+    """Whether elements that a body checks are read by none of its consumers: eager checks them all.
+
+    A view that leaves elements out visits fewer of them than there are.
+    """
+    free = free_axes(tuple(body.nodes()))
+    checked = {axis for node in body.nodes() if is_check(node) for axis in free[node]}
+    (store,) = body.stores
+    dims = [n for n, place in enumerate(store.index) if checked & set(place.symbols())]
+    everything = choices.points(tuple(axis for axis in body.axes if axis in checked))
+
+    def sees_all(load: Load) -> bool:
+        places = [load.index[n] for n in dims]
+        loops = {symbol for place in places for symbol in place.symbols()}
+        if any(symbol.kind == "indirect" for symbol in loops):
+            return False
+        return choices.points(tuple(s for s in loops if s.kind == "axis")) >= everything
+
+    loads = [load for consumer in consumers for load in consumer.body.loads()]
+    return bool(dims) and not any(sees_all(x) for x in loads if x.buffer == store.buffer)
+
+
 def _inlined(producer: Body, consumers: list[Compute]) -> list[Body] | Refusal:
     results = []
     for consumer in consumers:
@@ -270,8 +299,6 @@ def _loop_symbols(expr: Expr) -> set[Symbol]:
         if symbol.kind == "axis":
             found.add(symbol)
         elif symbol.kind == "indirect":
-            from fusec.ir.node import Node, free_axes
-
             payload = symbol.payload
             assert isinstance(payload, Node)
             found |= free_axes((payload,))[payload]
@@ -292,11 +319,6 @@ def inlined_members(decisions: Iterable[FusionDecision]) -> dict[str, frozenset[
                 decision.producer, frozenset((decision.producer,))
             )
     return found
-
-
-def _join_labels(first: str, second: str) -> str:
-    words = list(dict.fromkeys([*first.split(" + "), *second.split(" + ")]))
-    return " + ".join(word for word in words if word)
 
 
 __all__ = ["inline_pointwise", "inlined_members"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fusec.ir.body import Compute, Program
+from fusec.ir.program import Compute, Program
 from fusec.schedule.overrides import LoopOverride
 from fusec.schedule.plan import Schedule
 from fusec.schedule.step_graph import fusion_view

@@ -13,7 +13,8 @@ import torch
 from fusec.ir import ops
 from fusec.ir.body import Body
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Const, IndexValue, Node, Op, Reduce, Scan, free_axes, rewrite
+from fusec.ir.node import Const, IndexValue, Node, Op, Reduce, Scan
+from fusec.ir.walk import free_axes, rewrite
 
 
 def fold_one_hots(body: Body) -> Body:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fusec.ir.body import Compute, Extern, Step
+from fusec.ir.program import Compute, Extern, Step
 from fusec.schedule import choices
 
 

@@ -16,9 +16,10 @@ from dataclasses import replace
 from typing import Any
 
 from fusec.ir.aliases import may_view
-from fusec.ir.body import Body, Buffer, Compute, Extern, Program, Store, TensorRef
+from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr
 from fusec.ir.node import Load, Node, load
+from fusec.ir.program import Compute, Extern, Program, TensorRef
 from fusec.report import FusionDecision
 from fusec.schedule.choices import LEAST_OVERWRITTEN_BYTES
 from fusec.schedule.in_place import hindrance

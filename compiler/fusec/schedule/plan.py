@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from fusec.devices import is_gpu
-from fusec.ir.body import Compute, Extern, Program, Step
 from fusec.ir.printer import format_program
+from fusec.ir.program import Compute, Extern, Program, Step
 from fusec.report import FusionDecision
-from fusec.schedule import choices
+from fusec.schedule import choices_products
 from fusec.schedule.fold_bounds import fold_bounds
 from fusec.schedule.fuse import fuse
 from fusec.schedule.fusion_groups import has_effects
@@ -87,8 +87,8 @@ def small_products(program: Program, names: Collection[str]) -> tuple[str, ...]:
         and (
             step.odd_rows
             or step.name in packed
-            or choices.is_small_product(step.body)
-            or choices.is_vector_product(step.body, program.buffers)
+            or choices_products.is_small_product(step.body)
+            or choices_products.is_vector_product(step.body, program.buffers)
         )
     )
 
@@ -100,7 +100,7 @@ def with_products(program: Program, products: Collection[str]) -> Program:
     def nest(step: Step) -> Step:
         if not isinstance(step, Extern) or step.body is None or step.name not in products:
             return step
-        vector = choices.is_vector_product(step.body, program.buffers)
+        vector = choices_products.is_vector_product(step.body, program.buffers)
         # two numbers a byte are unpacked side by side for tensor cores
         vector = vector and packed.get(step.name, 1.0) > QUARTER
         return Compute(step.name, as_sum(step.body) if vector else step.body, step.label)

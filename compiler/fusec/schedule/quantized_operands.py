@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fusec.ir.body import Body, Buffer, Compute, Extern, Program
-from fusec.ir.node import Load, walk
-from fusec.schedule.choices import FEW_ROWS, buffer_bytes, estimate, is_whole
+from fusec.ir.body import Body, Buffer
+from fusec.ir.node import Load
+from fusec.ir.program import Compute, Extern, Program
+from fusec.ir.walk import walk
+from fusec.schedule.choices import buffer_bytes, estimate
+from fusec.schedule.choices_products import FEW_ROWS, is_whole
 
 HALF = 9 / 16  # of an operand's bytes: 8 bits with their scales
 QUARTER = 5 / 16  # 4 bits with theirs

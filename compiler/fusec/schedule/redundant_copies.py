@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import torch
 
-from fusec.ir.body import Compute, Extern, Program, Step
 from fusec.ir.node import Load
+from fusec.ir.program import Compute, Extern, Program, Step
 from fusec.report import FusionDecision
 
 aten = torch.ops.aten

@@ -15,11 +15,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fusec.ir.body import Body, Buffer, Compute, Store, axis_sizes
-from fusec.ir.index import Expr, Symbol, contiguous_strides, flatten, product, unflatten
-from fusec.ir.node import Node, Reduce, free_axes, load, reduce, walk
+from fusec.ir.body import Body, Buffer, Store, axis_sizes
+from fusec.ir.index import Expr, Symbol
+from fusec.ir.node import Node, Reduce, load, reduce
+from fusec.ir.program import Compute
+from fusec.ir.shapes import contiguous_strides, flatten, product, unflatten
+from fusec.ir.walk import free_axes, walk
 from fusec.report import FusionDecision
-from fusec.schedule import choices
+from fusec.schedule import choices, choices_sums
 from fusec.schedule.align import Refusal, merge
 from fusec.schedule.fusion_groups import Groups, join_labels
 from fusec.schedule.loops import arrange_loops
@@ -215,7 +218,7 @@ def _cross(
     device = buffers[first.writes()[0]].device
     itemsizes = [node.dtype.itemsize for node in sums]
     given = first.body.rows_of_piece if first.body.sums else 0
-    piece = choices.rows_of_piece(
+    piece = choices_sums.rows_of_piece(
         count, width, itemsizes, saved, device, given=given, wanted=wanted
     )
     too_large = None if wanted else choices.too_large(arranged)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 
 from fusec.errors import FusecError
-from fusec.ir.body import Compute, Extern, Program, Step
+from fusec.ir.program import Compute, Extern, Program, Step
 from fusec.rule_text import loop_rule, name_parts
 from fusec.schedule.overrides import LoopOverride, Overrides, pair
 
@@ -28,7 +28,7 @@ class UnknownComputation(FusecError):
 def step_label(step: Step) -> str:
     """Return what people call a step: its operator."""
     if isinstance(step, Compute):
-        return step.label.replace("native_", "") or step.name
+        return step.label or step.name
     return str(step.target).removesuffix(".default")
 
 
@@ -57,7 +57,7 @@ def known_names(program: Program) -> dict[str, tuple[str, ...]]:
             continue
         labels = {step_label(step)}
         if isinstance(step, Extern) and step.body is not None and step.label:
-            labels.add(step.label.replace("native_", ""))  # what it is called as a kernel
+            labels.add(step.label)  # what it is called as a kernel
         for label in labels:
             found.setdefault(label, []).append(step.name)
     return {label: tuple(names) for label, names in found.items()}

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from fusec.ir.body import Buffer, Compute, Extern, Step
+from fusec.ir.body import Buffer
+from fusec.ir.program import Compute, Extern, Step
 from fusec.schedule.choices import EARLY_BYTES, LEAST_SUNK_BYTES, buffer_bytes
 
 

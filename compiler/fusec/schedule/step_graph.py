@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fusec.ir.body import Compute, Extern, Program, Step
 from fusec.ir.printer import format_body
+from fusec.ir.program import Compute, Extern, Program, Step
 from fusec.report import FusionDecision, SourceLine
 from fusec.schedule.rules import numbered, step_label
 

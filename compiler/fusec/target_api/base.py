@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     import torch
 
     from fusec.cache import CacheStore
-    from fusec.ir.body import Body, Buffer, Compute, Settings
+    from fusec.ir.body import Body, Buffer
+    from fusec.ir.program import Compute, Settings
     from fusec.kernel import Kernel, KernelSource, Runnable, Signature
     from fusec.report import GpuStart
     from fusec.toolchain.children import Children

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from fusec.devices import CPU, GPU, is_gpu
-from fusec.ir.body import Extern, Program, tensor_refs
 from fusec.ir.index import Symbol
+from fusec.ir.program import Extern, Program, tensor_refs
 from fusec.report import Timing, counted
 from fusec.timing.measure import PRECISION, interleave
 

@@ -8,19 +8,18 @@ where the ratio of neighboring blocks says so.
 
 from __future__ import annotations
 
-import gc
 import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from fusec.devices import GPU, is_gpu
+from fusec.gc_pause import collector_off
 from fusec.report import Timing, counted
 
 Call = Callable[[], object]
@@ -137,7 +136,7 @@ def interleave_series(
     order = list(candidates)
     shuffle = random.Random(time.perf_counter_ns()).shuffle
     rounds = 0
-    with _collector_off():
+    with collector_off():
         while rounds < min_samples or time.perf_counter() < deadline:
             if rounds and stop is not None and stop():
                 break
@@ -241,17 +240,6 @@ def _warm_up(clock: _Clock, call: Call, prepare: Call | None, deadline: float) -
         best = min(best, clock.block(call, None, calls))
     calls = min(_MAX_CALLS, max(1, math.ceil(_BLOCK / max(best, 1e-9))))
     return calls
-
-
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 class _Clock:

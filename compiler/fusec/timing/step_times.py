@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fusec.devices import is_gpu
-from fusec.ir.body import Extern
+from fusec.ir.program import Extern
 from fusec.kernel import Kernel
 from fusec.memory.strided import clone_strided
 from fusec.report import SourceLine, Timing

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fusec.ir.body import Program
+    from fusec.ir.program import Program
     from fusec.kernel import Kernel
     from fusec.schedule import Schedule
     from fusec.schedule.overrides import Overrides

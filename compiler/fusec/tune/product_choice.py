@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusec.ir.body import Settings
+from fusec.ir.program import Settings
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ No rule knows when a kernel with its epilogue beats BLAS followed by a kernel fo
 epilogue; both are a few percent apart, either way.  So the first compilation on a GPU runs both on
 random data of the very shapes, for some tenths of a second each shape, and the disk cache remembers
 who won.  No matrix product is taken that was not measured to be faster; products of a vector with
-contiguous rows are sums by rule (``schedule.choices.is_vector_product``).
+contiguous rows are sums by rule (``schedule.choices_products.is_vector_product``).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import torch
 from fusec.codegen.common.product_axes import product_axes
 from fusec.codegen.common.signatures import argument_buffers
 from fusec.devices import is_gpu
-from fusec.ir.body import Compute, Extern, Program
 from fusec.ir.equality import body_key
+from fusec.ir.program import Compute, Extern, Program
 from fusec.report import FusionDecision
 from fusec.schedule import Schedule, schedule_program
 from fusec.schedule.overrides import Overrides

@@ -15,9 +15,11 @@ from fusec.codegen.common.product_axes import product_axes
 from fusec.codegen.common.signatures import argument_buffers
 from fusec.devices import GPU, is_gpu
 from fusec.errors import FusecError
-from fusec.ir.body import Body, Buffer, Compute, Program, Settings, Store
-from fusec.ir.index import Expr, contiguous_strides
+from fusec.ir.body import Body, Buffer, Store
+from fusec.ir.index import Expr
 from fusec.ir.node import Cast, Dot, Load, Node, cast, load, recording
+from fusec.ir.program import Compute, Program, Settings
+from fusec.ir.shapes import contiguous_strides
 from fusec.kernel import Runnable
 from fusec.schedule.loops import arrange_loops
 from fusec.target_api.base import PythonTarget

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -15,7 +16,7 @@ from fusec.kernel import Kernel, KernelHost, Runnable
 from fusec.report import TuningRun, Verdict
 from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
-from fusec.timing.measure import Call, Series, interleave_series
+from fusec.timing.measure import Call, interleave_series
 from fusec.tune.prospects import DeviceForesight, Gpu, Prospect
 from fusec.tune.records import machine, tuning_key
 from fusec.tune.tuner import tune_kernel
@@ -58,6 +59,13 @@ def tune_in_graph(
     put_back = restore(kernel.signature, given, tensors)
     device = given[0].device if given else torch.device(CPU)
     target, on_gpu = find_target(kernel.target), is_gpu(device)
+    measure = partial(
+        interleave_series,
+        min_samples=5,
+        before=put_back,
+        device=device.type,
+        flush_l2=on_gpu,
+    )
 
     build_one = build or build_runnable
     # Processes of their own compile for a GPU, which has nothing to do with that.
@@ -73,31 +81,7 @@ def tune_in_graph(
             runnable(given, sizes)
         return _Bound(runnable, given, sizes)
 
-    def measure(candidates: Mapping[str, Call], *, seconds: float) -> dict[str, Series]:
-        return interleave_series(
-            candidates,
-            seconds=seconds,
-            min_samples=5,
-            before=put_back,
-            device=device.type,
-            flush_l2=on_gpu,
-        )
-
-    def guard(text: str) -> Verdict:
-        library = None
-        if isinstance(target, LibraryTarget):
-            library = target.compile(text, flags=kernel.generated.flags, edited=True)
-        result = run_candidate(
-            target=kernel.target,
-            text=text,
-            entry=kernel.generated.entry,
-            signature=kernel.signature,
-            library=library,
-            tensors=tensors,
-            sizes=sizes,
-        )
-        return Verdict(result.ok, result.stage, result.reason, result.line)
-
+    guard = partial(_run_alone, kernel, tensors=tensors, sizes=sizes)
     foresight = None
     if on_gpu and target.gpu_model:
         foresight = _OfCalls(DeviceForesight(kernel, given, sizes, Gpu.of(device)))
@@ -124,6 +108,25 @@ def tune_in_graph(
         builds=2 * workers,
         overlap=workers > 0,
     )
+
+
+def _run_alone(
+    kernel: Kernel, text: str, *, tensors: Sequence[torch.Tensor], sizes: Sequence[int]
+) -> Verdict:
+    """Run a text for a kernel in a worker process, where it cannot hurt."""
+    target, library = find_target(kernel.target), None
+    if isinstance(target, LibraryTarget):
+        library = target.compile(text, flags=kernel.generated.flags, edited=True)
+    result = run_candidate(
+        target=kernel.target,
+        text=text,
+        entry=kernel.generated.entry,
+        signature=kernel.signature,
+        library=library,
+        tensors=tensors,
+        sizes=sizes,
+    )
+    return Verdict(result.ok, result.stage, result.reason, result.line)
 
 
 @dataclass(frozen=True)

@@ -173,6 +173,10 @@ def _check(
                 trials.append(trial)
             if meanwhile is not None and not building.done():
                 meanwhile()
+            for trial in trials:
+                # Where values are extreme, eager alone rarely decides.
+                if trial.kind not in (None, "similar") and not building.done():
+                    _ = trial.references.float64
             library = _built(building)
         except BaseException:
             children.stop()  # an interrupt waits for no compiler

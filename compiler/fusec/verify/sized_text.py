@@ -47,47 +47,75 @@ def at_sizes(generated: str, smaller: str, text: str) -> str | None:
         ours, theirs, edited = _tokens(generated), _tokens(smaller), _tokens(text)
     except (tokenize.TokenError, SyntaxError):
         return None
-    if len(ours) != len(theirs):
+    numbers = _numbers(generated, ours, theirs)
+    replaced = _replacements(numbers, ours, edited) if numbers is not None else None
+    if replaced is None:
         return None
-    declared = {t.line for t in read_tunables(generated)}
-    place: dict[int, str] = {}
-    sizes: set[int] = set()
-    meant: dict[str, set[str]] = {}
-    for at, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
-        if mine.text != other.text and not (mine.number and other.number):
-            return None
-        if mine.number and generated.count("\n", 0, mine.start) + 1 not in declared:
-            place[at] = other.text
-            if mine.text != other.text:
-                sizes.add(at)
-            meant.setdefault(mine.text, set()).add(other.text)
-    replaced: dict[int, str] = {}
-    match = SequenceMatcher(None, [t.text for t in ours], [t.text for t in edited], autojunk=False)
-    gone, new = Counter(ours[at].text for at in sizes), Counter[str]()
-    kept = set()
-    for start, other_start, length in match.get_matching_blocks():
-        for step in range(length):
-            kept.add(other_start + step)
-            if start + step in place:
-                replaced[other_start + step] = place[start + step]
-            if start + step in sizes:
-                gone[ours[start + step].text] -= 1
-    for at, other in enumerate(edited):
-        if at in kept:
-            continue
-        new[other.text] += 1
-        values = meant.get(other.text, set())
-        if len(values) > 1:
-            return None  # a size here, a stride there: which one is it
-        if values:
-            replaced[at] = next(iter(values))
-    if gone - new:
-        return None  # a size was taken out: what stands for it now may be one as well
     pieces, end = [], 0
     for at in sorted(replaced):
         pieces += [text[end : edited[at].start], replaced[at]]
         end = edited[at].end
     return "".join([*pieces, text[end:]])
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """The numbers in a generated text, those of its tunables apart.
+
+    Attributes:
+        other: By token: what stands there at the other sizes.
+        sizes: The tokens where that is another number.
+        meant: By number: all that it stands for.
+    """
+
+    other: dict[int, str]
+    sizes: set[int]
+    meant: dict[str, set[str]]
+
+
+def _numbers(generated: str, ours: list[_Token], theirs: list[_Token]) -> _Numbers | None:
+    """Compare a text with itself at other sizes; None where they differ in more than numbers."""
+    if len(ours) != len(theirs):
+        return None
+    declared = {t.line for t in read_tunables(generated)}
+    found = _Numbers({}, set(), {})
+    for at, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+        if mine.text != other.text and not (mine.number and other.number):
+            return None
+        if mine.number and generated.count("\n", 0, mine.start) + 1 not in declared:
+            found.other[at] = other.text
+            if mine.text != other.text:
+                found.sizes.add(at)
+            found.meant.setdefault(mine.text, set()).add(other.text)
+    return found
+
+
+def _replacements(
+    numbers: _Numbers, ours: list[_Token], edited: list[_Token]
+) -> dict[int, str] | None:
+    """Return what each number of an edited text becomes, by its token; None: not sure."""
+    replaced: dict[int, str] = {}
+    match = SequenceMatcher(None, [t.text for t in ours], [t.text for t in edited], autojunk=False)
+    gone, new = Counter(ours[at].text for at in numbers.sizes), Counter[str]()
+    kept = set()
+    for start, other_start, length in match.get_matching_blocks():
+        for step in range(length):
+            kept.add(other_start + step)
+            if start + step in numbers.other:
+                replaced[other_start + step] = numbers.other[start + step]
+            if start + step in numbers.sizes:
+                gone[ours[start + step].text] -= 1
+    for at, other in enumerate(edited):
+        if at in kept:
+            continue
+        new[other.text] += 1
+        values = numbers.meant.get(other.text, set())
+        if len(values) > 1:
+            return None  # a size here, a stride there: which one is it
+        if values:
+            replaced[at] = next(iter(values))
+    # a size that was taken out: what stands for it now may be one as well
+    return None if gone - new else replaced
 
 
 __all__ = ["at_sizes"]

@@ -22,9 +22,10 @@ import torch
 
 from fusec.codegen.common.signatures import argument_buffers
 from fusec.errors import FusecError
-from fusec.ir.body import Body, Buffer, Compute, Program
+from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol, upper_bound
 from fusec.ir.node import recording
+from fusec.ir.program import Compute, Program
 from fusec.kernel import Kernel
 from fusec.target_api.registry import find_target
 from fusec.tunables import read_tunables, set_tunables

@@ -274,7 +274,7 @@ def compare_runs(signature: Signature, runs: Sequence[Run]) -> Finding | None:
 
 def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether two tensors of one shape hold the same bits, NaN or not."""
-    return torch.equal(_bits(first), _bits(second))
+    return torch.equal(as_integers(first), as_integers(second))
 
 
 def alike(first: torch.Tensor, second: torch.Tensor, *, bits: bool = True) -> bool:
@@ -288,7 +288,8 @@ def alike(first: torch.Tensor, second: torch.Tensor, *, bits: bool = True) -> bo
     )
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def as_integers(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view of the same bytes as integers, a complex number as two."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -299,7 +300,7 @@ def _difference(
     argument: Argument, first: torch.Tensor, second: torch.Tensor, index: int
 ) -> Finding | None:
     """Return why the difference of two runs is a mistake, or None if it is only rounding."""
-    a, b = _bits(first), _bits(second)
+    a, b = as_integers(first), as_integers(second)
     if argument.role == "out" and index % 2:
         untouched = (a == _poison(argument, a, 0)) & (b == _poison(argument, b, index))
         if untouched.any():

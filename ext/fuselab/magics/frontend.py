@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from fuselab.session.session import Frontend
+from fuselab.session.cell_options import Frontend
 
 
 def frontend_of(shell: Any) -> Frontend:

@@ -30,9 +30,10 @@ from fuselab.magics.arguments import (
 )
 from fuselab.magics.base import show_panel
 from fuselab.magics.frontend import frontend_of
+from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
 from fuselab.session.progress import Phases, Progress
-from fuselab.session.session import CellOptions, Frontend, Session
+from fuselab.session.session import Session
 from fuselab.session.without_gpu import NOT_TUNED
 
 DEFAULT = object()

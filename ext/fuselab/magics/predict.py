@@ -12,7 +12,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from fusec.target_api.registry import AUTO, NAMES
 from fuselab.magics.arguments import identifier, names, parsed
 from fuselab.magics.frontend import frontend_of
-from fuselab.session.session import CellOptions
+from fuselab.session.cell_options import CellOptions
 
 
 def size(text: str) -> int:

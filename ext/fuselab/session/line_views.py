@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from fusec.report import SourceLine
+from fusec.report import SourceLine, Timing
 from fuselab.display.bounds import Traffic
 from fuselab.display.source_lines import LineView
+
+if TYPE_CHECKING:
+    from fusec.kernel import Kernel
 
 Place = tuple[str, int]  # a file and a line
 
@@ -28,72 +31,102 @@ def line_views(
         traffic: Tells how fast a copy is.
         extern_seconds: The time of the calls of ATen of each line, as far as it was measured.
     """
-    from fusec.inspect.line_costs import line_costs  # imports the compiler
-
-    seconds: dict[Place, float] = defaultdict(float)
-    moved: dict[Place, int] = defaultdict(int)
-    at: dict[Place, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    texts: dict[Place, str] = {}
-
-    def known_as(line: SourceLine) -> Place:
-        place = line.file, line.line
-        texts[place] = texts.get(place) or line.text
-        return place
-
-    timed = True
+    costs = _Costs()
     rate = traffic.least / traffic.copy if traffic and traffic.copy > 0 else 0.0
     for name, kernel in cell.kernels.items():
+        costs.add_kernel(name, kernel, cell.kernel_times.get(name), rate)
+    costs.add_calls(cell.externs, extern_seconds)
+    found = []
+    if cell.plan is not None:
+        for number, own_text in enumerate(str(cell.plan.text).splitlines(), 1):
+            found.append(costs.view("", number, own_text, (cell.filename, number)))
+    own = cell.filename if cell.plan is not None else None
+    foreign = costs.of_other_files(own)
+    return (*found, *(costs.view(*place, costs.texts[place], place) for place in foreign))
+
+
+class _Costs:
+    """What lines cost, as far as it has been added up.
+
+    Attributes:
+        seconds: By line.
+        moved: Bytes by line.
+        at: By line and kernel: the kernel's lines that compute it.
+        calls: By line: the calls of ATen.
+        texts: By line.
+        timed: Whether the time of each kernel and call is known.
+        whole: All seconds, once everything is added.
+        all_bytes: All bytes, likewise.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[Place, float] = defaultdict(float)
+        self.moved: dict[Place, int] = defaultdict(int)
+        self.at: dict[Place, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        self.calls: dict[Place, list[str]] = defaultdict(list)
+        self.texts: dict[Place, str] = {}
+        self.timed = True
+        self.whole = 0.0
+        self.all_bytes = 0
+
+    def _known_as(self, line: SourceLine) -> Place:
+        place = line.file, line.line
+        self.texts[place] = self.texts.get(place) or line.text
+        return place
+
+    def add_kernel(self, name: str, kernel: Kernel, timing: Timing | None, rate: float) -> None:
+        """Add a kernel; ``rate`` is the bytes that a copy moves in a second, 0: not known."""
+        from fusec.inspect.line_costs import line_costs  # imports the compiler
+
         costs = line_costs(kernel)
         total = sum(cost.bytes for cost in costs.values())
         work = sum(cost.operations for cost in costs.values())
-        timing = cell.kernel_times.get(name)
-        timed = timed and timing is not None and bool(costs)
+        self.timed = self.timed and timing is not None and bool(costs)
         for line, cost in costs.items():
-            key = known_as(line)
-            moved[key] += cost.bytes
+            key = self._known_as(line)
+            self.moved[key] += cost.bytes
             if timing is not None:
                 copied = min(timing.median, total / rate) if rate else timing.median
                 copied = copied if work else timing.median
-                seconds[key] += copied * cost.bytes / total if total else 0.0
+                self.seconds[key] += copied * cost.bytes / total if total else 0.0
                 rest = timing.median - copied if total else timing.median
-                seconds[key] += rest * cost.operations / work if work else 0.0
+                self.seconds[key] += rest * cost.operations / work if work else 0.0
         if kernel.state != "edited":
             for number, places in kernel.generated.origins.items():
                 for place in places:
-                    at[known_as(place)][name].append(number)
-    calls: dict[Place, list[str]] = defaultdict(list)
-    for call in cell.externs:
-        if call.where is not None:
-            calls[known_as(call.where)].append(call.name)
-            timed = timed and call.where in extern_seconds
-    for line, value in extern_seconds.items():
-        seconds[known_as(line)] += value
-    whole = sum(seconds.values())
-    timed = timed and whole > 0
-    bytes_of_all = sum(moved.values())
+                    self.at[self._known_as(place)][name].append(number)
 
-    def view(file: str, number: int, text: str, place: Place) -> LineView:
-        count = moved.get(place, -1)
+    def add_calls(self, externs: Iterable[Any], seconds: Mapping[SourceLine, float]) -> None:
+        """Add all calls of ATen, and the time of those that was measured: last of all."""
+        for call in externs:
+            if call.where is not None:
+                self.calls[self._known_as(call.where)].append(call.name)
+                self.timed = self.timed and call.where in seconds
+        for line, value in seconds.items():
+            self.seconds[self._known_as(line)] += value
+        self.whole, self.all_bytes = sum(self.seconds.values()), sum(self.moved.values())
+        self.timed = self.timed and self.whole > 0
+
+    def view(self, file: str, number: int, text: str, place: Place) -> LineView:
+        """Return a line as it is shown."""
+        count = self.moved.get(place, -1)
         return LineView(
             file,
             number,
             text,
-            time=seconds.get(place, 0.0) / whole if timed else -1.0,
+            time=self.seconds.get(place, 0.0) / self.whole if self.timed else -1.0,
             bytes=count,
-            share=count / bytes_of_all if count > 0 and bytes_of_all else 0.0,
-            externs=tuple(dict.fromkeys(calls.get(place, ()))),
-            at={name: tuple(numbers) for name, numbers in at.get(place, {}).items()},
+            share=count / self.all_bytes if count > 0 and self.all_bytes else 0.0,
+            externs=tuple(dict.fromkeys(self.calls.get(place, ()))),
+            at={name: tuple(numbers) for name, numbers in self.at.get(place, {}).items()},
         )
 
-    found = []
-    if cell.plan is not None:
-        for number, own_text in enumerate(str(cell.plan.text).splitlines(), 1):
-            found.append(view("", number, own_text, (cell.filename, number)))
-    own = cell.filename if cell.plan is not None else None
-    foreign = [place for place in (*at, *moved, *calls) if place[0] != own and texts[place]]
-    foreign.sort(key=lambda place: -(seconds[place] if timed else moved[place]))
-    shown = sorted(dict.fromkeys(foreign[:MOST_FOREIGN]))
-    return (*found, *(view(key[0], key[1], texts[key], key) for key in shown))
+    def of_other_files(self, own: str | None) -> list[Place]:
+        """Return the lines of other files that cost most, in their files' order."""
+        every = (*self.at, *self.moved, *self.calls)
+        found = [place for place in every if place[0] != own and self.texts[place]]
+        found.sort(key=lambda place: -(self.seconds[place] if self.timed else self.moved[place]))
+        return sorted(dict.fromkeys(found[:MOST_FOREIGN]))
 
 
 __all__ = ["line_views"]

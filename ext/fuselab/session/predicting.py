@@ -12,7 +12,7 @@ from fusec.inspect.planner import put_back
 from fusec.inspect.predict import Prediction
 from fuselab.cell.plan import plan_cell
 from fuselab.cell.program import CellProgram
-from fuselab.session.session import CellOptions, Frontend
+from fuselab.session.cell_options import CellOptions, Frontend
 
 
 class _Enough(BaseException):

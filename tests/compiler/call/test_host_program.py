@@ -12,7 +12,7 @@ import fusec
 from fusec.call import huge_pages as memory
 from fusec.codegen.common.signatures import identifier
 from fusec.codegen.host_program import function_of_buffers
-from fusec.ir.body import Extern
+from fusec.ir.program import Extern
 from fusec.systems import this_system
 
 _watched: list[weakref.ref[torch.Tensor]] = []

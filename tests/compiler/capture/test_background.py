@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fusec
-from fusec.capture import backend
+from fusec.capture import graph_compiler
 from fusec.capture.background import EarlyValue
 from fusec.errors import FusecError
 from support.waiting import wait_for
@@ -122,15 +122,15 @@ def fresh() -> None:
 def by_a_thread(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Have backward compiled by a thread on the CPU as well; return the names of who did it."""
     names: list[str] = []
-    original = backend._GraphCompiler._make
+    original = graph_compiler.GraphCompiler._make
 
     def make(self: Any, kind: str, module: Any) -> Any:
         if kind == "backward":
             names.append(threading.current_thread().name)
         return original(self, kind, module)
 
-    monkeypatch.setattr(backend._GraphCompiler, "_make", make)
-    monkeypatch.setattr(backend, "_leaves_cores_free", lambda part: True)
+    monkeypatch.setattr(graph_compiler.GraphCompiler, "_make", make)
+    monkeypatch.setattr(graph_compiler, "_leaves_cores_free", lambda part: True)
     return names
 
 
@@ -196,14 +196,14 @@ def test_graphs_that_are_compiled_meanwhile(by_a_thread: list[str]) -> None:
 @pytest.fixture
 def broken(by_a_thread: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Have whatever the thread compiles fail."""
-    original = backend.run_stages
+    original = graph_compiler.run_stages
 
     def fails(state: Any) -> Any:
         if threading.current_thread().name == "fusec-early":
             raise RuntimeError("broken")
         return original(state)
 
-    monkeypatch.setattr(backend, "run_stages", fails)
+    monkeypatch.setattr(graph_compiler, "run_stages", fails)
 
 
 @pytest.mark.usefixtures("broken")
@@ -230,7 +230,7 @@ def test_a_failure_of_backward_is_raised_where_that_is_wanted(
 
 
 def test_a_compilation_that_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = backend.run_stages
+    original = graph_compiler.run_stages
     left = [2]  # the backward part's turn comes second
 
     def stops(state: Any) -> Any:
@@ -239,7 +239,7 @@ def test_a_compilation_that_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> N
             raise KeyboardInterrupt
         return original(state)
 
-    monkeypatch.setattr(backend, "run_stages", stops)
+    monkeypatch.setattr(graph_compiler, "run_stages", stops)
     module = network()
     compiled = fusec.compile(module)
     with pytest.raises(KeyboardInterrupt):

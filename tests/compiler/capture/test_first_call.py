@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 import fusec
-from fusec.capture import backend
+from fusec.capture import graph_compiler
 
 
 def alone(a: torch.Tensor) -> Any:
@@ -39,7 +39,7 @@ def test_complex_inverses(
     """ATen takes them apart otherwise where a mode sees its operators, which loses a conjugate."""
     monkeypatch.setenv("FUSEC_STRICT", "1")
     if through_wrappers:
-        monkeypatch.setattr(backend, "epilogue_instead_of_wrappers", lambda *_, **__: None)
+        monkeypatch.setattr(graph_compiler, "epilogue_instead_of_wrappers", lambda *_, **__: None)
     torch._dynamo.reset()
     compiled = fusec.compile(function)
     for _ in range(3):

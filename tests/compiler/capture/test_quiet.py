@@ -14,7 +14,7 @@ import torch
 from torch._logging._internal import warning_once
 
 import fusec
-from fusec.capture import backend
+from fusec.capture import graph_compiler
 from fusec.capture import quiet_dynamo as quiet
 from fusec.gc_pause import Rest
 
@@ -147,13 +147,13 @@ def test_functions_are_named_only_for_who_reads_their_names(
 
 def test_the_collector_rests_while_something_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[bool] = []
-    part = backend._GraphCompiler._part
+    part = graph_compiler.GraphCompiler._part
 
     def watched(self: Any, kind: str, module: Any) -> Any:
         looked.append(gc.isenabled())
         return part(self, kind, module)
 
-    monkeypatch.setattr(backend._GraphCompiler, "_part", watched)
+    monkeypatch.setattr(graph_compiler.GraphCompiler, "_part", watched)
     torch._dynamo.reset()  # forgets what was registered with TorchDynamo
     assert gc.isenabled()
     x = torch.randn(8, requires_grad=True)

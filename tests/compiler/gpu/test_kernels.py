@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fusec
-from fusec.ir.body import Extern
+from fusec.ir.program import Extern
 from support.compare import difference
 
 pytestmark = [

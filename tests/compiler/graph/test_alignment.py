@@ -15,8 +15,8 @@ from fusec.graph.choices import aligned, alignment_pays
 from fusec.graph.facts.notes import NoteKind, add_note, has_note
 from fusec.graph.products.alignment import ODD_ROWS, PADDED, align_products
 from fusec.graph.products.bias import add_biases_later
-from fusec.ir.body import Compute, Extern
 from fusec.ir.node import Recorder, recording
+from fusec.ir.program import Compute, Extern
 from fusec.lower import lower_graph
 from fusec.lower.matmul import BLAS
 from fusec.options import Options

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import Body, Buffer, Compute, Extern, Program, Store, TensorRef
+from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, recording
+from fusec.ir.program import Compute, Extern, Program, TensorRef
 from fusec.schedule.choices import ReadingKernel, cheaper_again
 from fusec.schedule.inline import ONCE, inline_pointwise
 from fusec.schedule.order import Order, expected_kernels, order_of

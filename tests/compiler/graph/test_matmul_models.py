@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fusec.ir.body import Compute, Extern
+from fusec.ir.program import Compute, Extern
 from support.interpreted import Interpreted
 
 

@@ -174,7 +174,7 @@ def test_the_report_reads_well() -> None:
     assert "0.weight is a float32 tensor of 8 x 8 on cpu, requires grad" in text
     assert "__import" not in text
     assert "_parameters" not in text
-    assert "<li>" in report._repr_html_()
+    assert "<li>" in report._repr_mimebundle_()["text/html"]
     assert max(map(len, text.splitlines())) < 160
 
 

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 import fusec
 from fusec.ir import ops
 from fusec.ir.bounds import bounds, decide
+from fusec.ir.checks import is_check
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Const, Node, Op, const, index_value, load, recording
+from fusec.ir.node import Const, Node, const, index_value, load, recording
 from support.compare import difference
 
 I64, F32 = torch.int64, torch.float32
@@ -159,9 +160,7 @@ def test_only_what_always_holds_is_decided(name: str) -> None:
 def checks(compiled: fusec.CompiledFunction) -> int:
     """Return how many run-time checks the kernels have."""
     return sum(
-        isinstance(node, Op) and node.name.startswith(ops.CHECK_PREFIX)
-        for kernel in compiled.kernels.values()
-        for node in kernel.body.nodes()
+        is_check(node) for kernel in compiled.kernels.values() for node in kernel.body.nodes()
     )
 
 
@@ -245,3 +244,15 @@ def test_very_small_numbers_keep_their_place() -> None:
     assert found is not None
     assert found[0] <= 0
     assert 2e-31 <= found[1] <= 1e-29
+
+
+def test_an_index_up_to_a_limit_that_float32_rounds_up_is_checked() -> None:
+    table = torch.ones(3)
+
+    def function(table: torch.Tensor) -> torch.Tensor:
+        x = torch.arange(4, dtype=F32)
+        return table[torch.where(x <= 2.9999999999, x, torch.zeros(())).long()]
+
+    for each in (function, fusec.compile(function)):
+        with pytest.raises(IndexError):
+            each(table)

@@ -13,14 +13,13 @@ from fusec.ir.index import (
     FloorDiv,
     Mod,
     Symbol,
-    contiguous_strides,
-    flatten,
     is_nonnegative,
     lower_bound,
     provably_less,
-    unflatten,
     upper_bound,
 )
+from fusec.ir.index_text import expr_text
+from fusec.ir.shapes import contiguous_strides, flatten, unflatten
 
 Values = dict[Symbol, int]
 
@@ -157,7 +156,7 @@ def test_divisions_of_what_may_be_negative_are_functions() -> None:
     (_, i), (_, j) = axis("i", 100), axis("j", 40)
 
     def text(expr: Expr) -> str:
-        return expr.render(lambda symbol: symbol.name, "/", ("floor_div", "floor_mod"))
+        return expr_text(expr, lambda symbol: symbol.name, "/", ("floor_div", "floor_mod"))
 
     assert text((i - j) // 7) == "floor_div(i - j, 7)"
     assert text((i - j) % 7) == "floor_mod(i - j, 7)"

@@ -14,10 +14,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fusec
 from fusec.graph.verifier import graph_problems
-from fusec.ir.body import Body, Buffer, Compute, Extern, Program, Store, TensorRef
+from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.body_verifier import MODES, Problem, body_problems
-from fusec.ir.index import Expr, Symbol, contiguous_strides
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Cast, Const, Load, Node, Op, Reduce, Scan, indirect, recording
+from fusec.ir.program import Compute, Extern, Program, TensorRef
+from fusec.ir.shapes import contiguous_strides
 from fusec.ir.verifier import InvalidProgram, check_program, require, verifies
 
 FLOAT, HALF, INT, BOOL = torch.float32, torch.float16, torch.int64, torch.bool

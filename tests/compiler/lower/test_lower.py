@@ -12,7 +12,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fusec
-from fusec.ir.body import Compute
+from fusec.ir.program import Compute
 from fusec.lower.program import GraphNotLowered, lower_graph
 from support.compare import difference
 from support.interpreted import Interpreted

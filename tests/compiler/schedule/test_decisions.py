@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import Body, Buffer, Compute, Program, Store
+from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, const, recording
-from fusec.schedule import choices
+from fusec.ir.program import Compute, Program
+from fusec.schedule import choices, choices_sums
+from fusec.schedule.choices_products import is_small_product, is_vector_product, may_feed_product
 from fusec.schedule.inline import _belongs_to_its_producer
 from fusec.schedule.products import loops_of
 from support import triton_bodies as bodies
@@ -96,7 +98,7 @@ def test_sums_of_columns_beside_rows() -> None:
     def lines() -> Iterable[str]:
         for device in (CPU, GPU):
             counts = [1, 63, 64, 512, 513, 4096, 32_768, 40_000, 300_000]
-            found = [choices.piece_rows(count, device) for count in (None, *counts)]
+            found = [choices_sums.piece_rows(count, device) for count in (None, *counts)]
             yield f"piece_rows {device}: {found}"
             for rows in (63, 64, 100, 4096, 100_000, symbolic):
                 for itemsizes in ((4,), (4, 4)):
@@ -105,7 +107,7 @@ def test_sums_of_columns_beside_rows() -> None:
                         def chosen(columns: int | None) -> int | str:
                             width = (columns or 1) * sum(itemsizes)  # noqa: B023
                             saved = share * choices.estimate(Expr.of(rows)) * width // 16  # noqa: B023
-                            found = choices.rows_of_piece(
+                            found = choices_sums.rows_of_piece(
                                 Expr.of(rows),  # noqa: B023
                                 columns,
                                 itemsizes,  # noqa: B023
@@ -118,7 +120,7 @@ def test_sums_of_columns_beside_rows() -> None:
                         yield f"{device} {rows} {itemsizes} {share}: {found}"
         given = [(n, w) for n in (0, 8, 100) for w in (False, True)]
         for each, wanted in given:
-            found = choices.rows_of_piece(
+            found = choices_sums.rows_of_piece(
                 Expr.of(1000), 256, (4,), 40_000, CPU, given=each, wanted=wanted
             )
             yield f"given {each} {wanted}: {found}"
@@ -150,8 +152,8 @@ def test_products() -> None:
     def lines() -> Iterable[str]:
         for name, made in PRODUCTS.items():
             case = made()
-            small = choices.is_small_product(case.body)
-            vector = choices.is_vector_product(case.body, case.buffers)
+            small = is_small_product(case.body)
+            vector = is_vector_product(case.body, case.buffers)
             yield f"{name}: small {small}, vector {vector}"
         for columns in (1, 2, 256, 257):
             body = bodies.softmax_of_product(40, columns, 30).body
@@ -190,14 +192,14 @@ def test_what_a_tile_of_a_product_computes() -> None:
                 for dtype in (I8, HALF, F32):
                     for more in (0, 1):
                         body, buffers = feeding(cost, dtype, more)
-                        found = choices.may_feed_product(body, [consumer], buffers, set())
+                        found = may_feed_product(body, [consumer], buffers, set())
                         yield f"{rows} {cost} {dtype} {more}: {found}"
         body, buffers = feeding(1, I8)
         other = replace(body.stores[0], buffer="b")
-        yield f"two: {choices.may_feed_product(body, [consumer, consumer], buffers, set())}"
-        yield f"made: {choices.may_feed_product(body, [consumer], buffers, {'x0'})}"
+        yield f"two: {may_feed_product(body, [consumer, consumer], buffers, set())}"
+        yield f"made: {may_feed_product(body, [consumer], buffers, {'x0'})}"
         apart = replace(body, stores=(replace(other, buffer="other"),))
-        yield f"no operand: {choices.may_feed_product(apart, [consumer] * 2, buffers, set())}"
+        yield f"no operand: {may_feed_product(apart, [consumer] * 2, buffers, set())}"
 
     compare("operands", lines())
 

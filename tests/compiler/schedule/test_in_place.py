@@ -11,9 +11,10 @@ from torch import nn
 
 import fusec
 from fusec.ir import ops
-from fusec.ir.body import Body, Compute, Program, Store, TensorRef
+from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr
 from fusec.ir.node import recording
+from fusec.ir.program import Compute, Program, TensorRef
 from fusec.schedule.in_place import update_in_place
 from fusec.schedule.step_graph import fusion_view
 from support.triton_bodies import F32, at, axes, buffer, f32
@@ -145,6 +146,7 @@ _DIMENSIONS = [
 ]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("learn", [True, False])
 @pytest.mark.parametrize(("kind", "convolution", "shape"), _DIMENSIONS)
 def test_running_statistics(

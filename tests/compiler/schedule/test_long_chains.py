@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fusec.ir import body
-from fusec.ir.node import walk
+from fusec.ir.walk import walk
 from fusec.schedule import align
 from support.interpreted import Interpreted
 

@@ -14,11 +14,14 @@ from torch import nn
 import fusec
 from fusec.inspect.whatif import part_view, what_if
 from fusec.ir import ops
-from fusec.ir.body import Body, Buffer, Compute, Store, axis_sizes
-from fusec.ir.index import Expr, contiguous_strides, flatten, product
-from fusec.ir.node import Reduce, free_axes, recording
+from fusec.ir.body import Body, Buffer, Store, axis_sizes
+from fusec.ir.index import Expr
+from fusec.ir.node import Reduce, recording
 from fusec.ir.printer import format_body
-from fusec.schedule import choices
+from fusec.ir.program import Compute
+from fusec.ir.shapes import contiguous_strides, flatten, product
+from fusec.ir.walk import free_axes
+from fusec.schedule import choices_sums
 from fusec.schedule.overrides import Overrides, pair
 from fusec.schedule.row_and_column import _along_rows, column_sums, one_row_axis
 from fusec.schedule.step_graph import why
@@ -320,14 +323,14 @@ def test_pieces_depend_on_sizes_alone() -> None:
     for count, width in ((4096, 1024), (8192, 4096), (100_000, 768), (65, 64)):
         for device in (cpu, gpu):
             saved = 8 * count * width
-            found = choices.rows_of_piece(Expr.of(count), width, [4, 4], saved, device)
+            found = choices_sums.rows_of_piece(Expr.of(count), width, [4, 4], saved, device)
             assert isinstance(found, int)
             assert 8 <= found <= 512
             assert count > found, "there are several pieces"
-    wide = choices.rows_of_piece(Expr.of(8192), 16384, [4, 4], 1 << 40, gpu)
+    wide = choices_sums.rows_of_piece(Expr.of(8192), 16384, [4, 4], 1 << 40, gpu)
     assert isinstance(wide, str)
     assert "registers" in wide
-    assert choices.rows_of_piece(Expr.of(512), 256, [4], 4096, cpu) == (
+    assert choices_sums.rows_of_piece(Expr.of(512), 256, [4], 4096, cpu) == (
         "the sums of all pieces of the rows would take more memory traffic than they save"
     )
 

@@ -12,10 +12,11 @@ from functorch.compile import make_boxed_func
 from torch import fx
 
 from fusec.ir import ops
-from fusec.ir.body import Body, Compute, Program, Store
+from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.interpret import run_body
 from fusec.ir.node import Recorder, index_value, recording
+from fusec.ir.program import Compute, Program
 from fusec.lower import lower_graph
 from fusec.options import Options
 from fusec.schedule import products_of, schedule_program

@@ -10,9 +10,10 @@ from torch import nn
 
 import fusec
 from fusec.ir import ops
-from fusec.ir.body import Body, Buffer, Compute, Extern, Step, Store, TensorRef
+from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr
 from fusec.ir.node import recording
+from fusec.ir.program import Compute, Extern, Step, TensorRef
 from fusec.schedule import sink_conversions as late
 from fusec.schedule.sink_conversions import sink_conversions
 from support.triton_bodies import F32, at, axes, buffer

@@ -17,7 +17,7 @@ from support import handwritten_kernels as kernels
 
 
 class Counted:
-    """The reference of ``scale``, which counts its runs."""
+    """The reference of ``scale``, counting runs of eager: float64 is asked for late."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -25,7 +25,7 @@ class Counted:
     def __call__(
         self, tensors: Sequence[torch.Tensor], sizes: Sequence[int], precision: torch.dtype | None
     ) -> list[torch.Tensor]:
-        self.runs += 1
+        self.runs += precision is None
         return kernels.interpret(tensors, sizes, precision)
 
 
@@ -120,7 +120,9 @@ def test_edits_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
     plain = checking.interpret_kernel
     monkeypatch.setattr(
-        checking, "interpret_kernel", lambda *args: (runs.append(args), plain(*args))[1]
+        checking,
+        "interpret_kernel",
+        lambda *args: (args[-1] or runs.append(args), plain(*args))[1],  # those of eager
     )
     compiled = fusec.compile(lambda a, b: (a + b).relu(), keep_inputs=True)
     a, b = torch.randn(64), torch.randn(64)
@@ -191,6 +193,33 @@ def test_the_same_bits_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> Non
     for _ in range(2):  # what is wrong is never taken for known
         assert not all(each.ok for each in references.compare(names, again, figures=False))
     assert len(looks) > first
+
+
+def test_the_same_bits_laid_out_otherwise_are_compared_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = kernels.case()
+    references = trials.References(case, kernels.interpret)
+    (right,) = references.eager
+    assert all(e.ok for e in references.compare(["y"], [right.clone()], figures=False))
+    for other in (right.view(torch.int32), right.reshape(2, -1), right.double()):
+        assert not all(e.ok for e in references.compare(["y"], [other], figures=False))
+
+
+def test_trials_of_megabytes_are_kept():
+    """Half a million elements: kept outputs once took the place of what they were compared with."""
+    x = torch.randn(1 << 19)
+    case = Case((x, torch.empty_like(x)), (x.numel(),))
+    kept, subject = KeptTrials(), kernels.kernel(target="cpp", n=x.numel())
+    made = [
+        trials.ReferencedCase(case, trials.References(case, kernels.interpret)) for _ in range(6)
+    ]
+    for each in made:
+        assert all(
+            f.ok for f in each.references.compare(["y"], each.references.eager, figures=True)
+        )
+    kept.keep(subject, [case], (), made, [])
+    assert kept.find(subject, [case], ()) is not None
 
 
 @pytest.mark.parametrize("wrong", [False, True])

@@ -318,7 +318,8 @@ class TestLoops:
         assert [s.kind for s in plan.segments] == ["fused"]
 
     def test_break_that_shows_only_when_it_runs(self):
-        from fuselab.session.session import CellOptions, Frontend, Session
+        from fuselab.session.cell_options import CellOptions, Frontend
+        from fuselab.session.session import Session
 
         torch._dynamo.reset()
         counter, space = Counter(), notebook()

@@ -16,8 +16,9 @@ from fusec.report import Timing
 from fuselab.display.bounds import Traffic, bars, bound, saved
 from fuselab.display.kernel_text import extent_of
 from fuselab.display.source_lines import LineView
+from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
-from fuselab.session.session import CellOptions, Frontend, Session
+from fuselab.session.session import Session
 
 BODY = "y = F.gelu(x)\nz = y * w\n\np = (z / z.sum(-1, keepdim=True)).softmax(-1)\n"
 
@@ -190,6 +191,8 @@ class TestBytes:
         assert "products" in bound(Traffic(3, 1, 1, 1e-4, 8e-4, 9), time)
         small = Timing(1e-5, 1e-5, 1e-5, 9, "")
         assert "too small" in bound(Traffic(3, 1, 1, 1e-6, 1e-6, 0), small)
+        said = bound(Traffic(3, 1, 1, 1e-6, 1e-6, 0), time, {"softmax": small}, ["aten.topk"])
+        assert said == "most of 1.00 ms goes by outside of its kernels: in aten.topk"
         assert bound(None, time) == bound(Traffic(3, 1, 1, 1.0, 1.0, 0), None) == ""
 
     def test_bars(self) -> None:

@@ -23,8 +23,9 @@ from fuselab.panel.attempts import attempt
 from fuselab.panel.context import CellFacts
 from fuselab.panel.tabs.tuning import progress_line, ranking_table
 from fuselab.panel.workbench import head_line
+from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
-from fuselab.session.session import CellOptions, Frontend, Session
+from fuselab.session.session import Session
 from support.cell_fake import FakeCompiler
 
 SAID = re.compile(r"\d[\d.]*× (?:faster|slower)|the same|not told apart")

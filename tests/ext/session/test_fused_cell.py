@@ -14,9 +14,10 @@ from fuselab.display import listing, noise, words
 from fuselab.display.outcomes import Table, TuningOutcome, trial_line
 from fuselab.display.style import Style
 from fuselab.display.summary import HEAD_LINES, KernelView
+from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
 from fuselab.session.saving import MIME
-from fuselab.session.session import CellOptions, Frontend, Session
+from fuselab.session.session import Session
 from support.cell_fake import FakeCompiler, output
 from support.html import Checker
 from support.panel_fake import CPP, FakeCell, timing

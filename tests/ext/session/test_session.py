@@ -10,8 +10,9 @@ from fusec.cache import CacheStore
 from fusec.kernel import Argument
 from fuselab.edit_record import Edit
 from fuselab.errors import UnknownName
+from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.history import EditHistory, notebook_scope
-from fuselab.session.session import MOST_PROGRAMS, CellOptions, Frontend, Session
+from fuselab.session.session import MOST_PROGRAMS, Session
 from support.cell_fake import FakeCompiler
 from support.panel_fake import CPP
 

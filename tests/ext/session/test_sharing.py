@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from fuselab.session.session import CellOptions, Frontend, Session
+from fuselab.session.cell_options import CellOptions, Frontend
+from fuselab.session.session import Session
 from fuselab.session.sharing import share
 
 

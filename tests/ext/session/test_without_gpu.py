@@ -12,8 +12,9 @@ from fusec.inspect.gpu_model import SHEETS, GpuOutlook, outlook
 from fusec.report import GpuStart
 from fuselab.display.style import Style
 from fuselab.panel.workbench import head_line
+from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
-from fuselab.session.session import CellOptions, Frontend, Session
+from fuselab.session.session import Session
 from support.html import Checker
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU times for real")

@@ -12,7 +12,7 @@ extern "C" int row_argmax(const float* __restrict__ x, int64_t* __restrict__ out
         float row_max = -INFINITY;
         int64_t row_argmax2 = -1;
         float chunk_max = -INFINITY;
-        int chunk_max_nan = chunk_max != chunk_max;
+        int chunk_max_nan = 0;
         #pragma omp simd reduction(max : chunk_max) reduction(| : chunk_max_nan)
         for (int64_t r0 = 0; r0 < 100; ++r0) {
             const float value = x[i0 * 100 + r0];

@@ -22,7 +22,7 @@ extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __
         const int64_t checked = valid ? wrapped : 0;
         const float logits_val = logits[i0 * 5000 + checked];
         float row_max = -INFINITY;
-        int row_max_nan = row_max != row_max;
+        int row_max_nan = 0;
         alignas(64) float row_max_lanes[LINE];
         for (float& lane : row_max_lanes) lane = -INFINITY;
         alignas(64) int row_max_nan_lanes[LINE] = {};

@@ -19,7 +19,7 @@ extern "C" int gather(const int64_t* __restrict__ which, const float* __restrict
         const int64_t checked = valid ? wrapped : 0;
         #pragma omp simd reduction(max : failed)
         for (int64_t i1 = 0; i1 < 20; ++i1) {
-            out[i0 * 20 + i1] = table[i1 + checked * 20] * 2.0f;
+            out[i0 * 20 + i1] = table[checked * 20 + i1] * 2.0f;
         }
     }
     return failed;

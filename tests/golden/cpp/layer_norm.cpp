@@ -27,10 +27,10 @@ extern "C" int gelu_layer_norm(const float* __restrict__ x, const float* __restr
         for (int64_t r0 = 0; r0 < 200; ++r0) {
             // line 2: h = gelu(x * w + b)
             const float total = x[i0 * 200 + r0] * w[r0] + b[r0];
-            const float h_val = total * 0.5f * fx_one_plus_erf(total * 0.70710677f);
-            h_row[r0] = h_val;
+            const float h = total * 0.5f * fx_one_plus_erf(total * 0.70710677f);
+            h_row[r0] = h;
             // line 3: y = layer_norm(h, (n,), gamma, beta)
-            row_sum += h_val;
+            row_sum += h;
         }
         const float mean = row_sum / 200.0f;
         float row_squares = 0.0f;

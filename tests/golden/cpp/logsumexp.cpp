@@ -15,7 +15,7 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
     for (int64_t i0 = 0; i0 < 9; ++i0) {
         // line 3: y = scores.logsumexp(-1)
         float row_max = -INFINITY;
-        int row_max_nan = row_max != row_max;
+        int row_max_nan = 0;
         alignas(64) float row_max_lanes[LINE];
         for (float& lane : row_max_lanes) lane = -INFINITY;
         alignas(64) int row_max_nan_lanes[LINE] = {};
@@ -27,11 +27,11 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
                 for (int64_t lane = 0; lane < count; ++lane) {
                     const int64_t r0 = r0_line + lane;
                     // line 2: scores = x.masked_fill(~keep, -float("inf"))
-                    const float scores_val = keep[i0 * 300 + r0] != 0 ? x_f32[lane] : -INFINITY;
+                    const float scores = keep[i0 * 300 + r0] != 0 ? x_f32[lane] : -INFINITY;
                     // line 3: y = scores.logsumexp(-1)
-                    row_max_nan_lanes[lane] |= scores_val != scores_val;
-                    row_max_lanes[lane] = row_max_lanes[lane] > scores_val ? row_max_lanes[lane]
-                        : scores_val;
+                    row_max_nan_lanes[lane] |= scores != scores;
+                    row_max_lanes[lane] = row_max_lanes[lane] > scores ? row_max_lanes[lane]
+                        : scores;
                 }
             };
             int64_t r0_at = 0;
@@ -60,9 +60,9 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
                     marks[lane] = 0;
                     const int64_t r0 = r0_line + lane;
                     // line 2: scores = x.masked_fill(~keep, -float("inf"))
-                    const float scores_val = keep[i0 * 300 + r0] != 0 ? x_f32[lane] : -INFINITY;
+                    const float scores = keep[i0 * 300 + r0] != 0 ? x_f32[lane] : -INFINITY;
                     // line 3: y = scores.logsumexp(-1)
-                    row_sum_lanes[lane] += fx_exp_for_half(scores_val - chosen);
+                    row_sum_lanes[lane] += fx_exp_for_half(scores - chosen);
                 }
                 interleave(marks);
             };
@@ -74,8 +74,8 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
         for (int64_t lane = 0; lane < LINE; ++lane) {
             row_sum += row_sum_lanes[lane];
         }
-        const float y_val = fx_log(row_sum) + chosen;
-        out[i0] = fx_to_f16(y_val);
+        const float y = fx_log(row_sum) + chosen;
+        out[i0] = fx_to_f16(y);
     }
     return 0;
 }

@@ -29,7 +29,6 @@ extern "C" int norm_gradient(const fx_bf16* __restrict__ dy, const fx_bf16* __re
         const int64_t i0_begin = piece * 64;
         const int64_t i0_end = i0_begin + 64;
         for (int64_t i0 = i0_begin; i0 < i0_end; ++i0) {
-            // line 1: n = x * scale
             const float scale_val = scale[i0];
             // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
             float row_sum = 0.0f;
@@ -39,16 +38,16 @@ extern "C" int norm_gradient(const fx_bf16* __restrict__ dy, const fx_bf16* __re
                 for (int64_t lane = 0; lane < LINE; ++lane) {
                     const int64_t r0 = r0_line + lane;
                     // line 1: n = x * scale
-                    const float n_val = fx_to_float(dy[i0 * 320 + r0]);
+                    const float value_f32 = fx_to_float(dy[i0 * 320 + r0]);
                     // line 2: dn = dy * w
-                    const float dn_val = n_val * fx_to_float(w[r0]);
+                    const float dn = value_f32 * fx_to_float(w[r0]);
                     // line 1: n = x * scale
-                    const float n_val2 = fx_to_float(x[i0 * 320 + r0]) * scale_val;
+                    const float n = fx_to_float(x[i0 * 320 + r0]) * scale_val;
                     // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
-                    row_sum_lanes[lane] += dn_val * n_val2;
+                    row_sum_lanes[lane] += dn * n;
                     // line 4: dw, db = (dy * n).sum(0), dy.sum(0)
-                    dw_parts[r0 + piece * 320] += n_val * n_val2;
-                    db_parts[r0 + piece * 320] += n_val;
+                    dw_parts[piece * 320 + r0] += value_f32 * n;
+                    db_parts[piece * 320 + r0] += value_f32;
                 }
             }
             #pragma omp simd reduction(+ : row_sum)
@@ -63,11 +62,11 @@ extern "C" int norm_gradient(const fx_bf16* __restrict__ dy, const fx_bf16* __re
                 for (int64_t lane = 0; lane < LINE; ++lane) {
                     const int64_t r0 = r0_line + lane;
                     // line 2: dn = dy * w
-                    const float dn_val = fx_to_float(dy[i0 * 320 + r0]) * fx_to_float(w[r0]);
+                    const float dn = fx_to_float(dy[i0 * 320 + r0]) * fx_to_float(w[r0]);
                     // line 1: n = x * scale
-                    const float n_val = fx_to_float(x[i0 * 320 + r0]) * scale_val;
+                    const float n = fx_to_float(x[i0 * 320 + r0]) * scale_val;
                     // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
-                    dx_f32[lane] = (dn_val - n_val * mean) * scale_val;
+                    dx_f32[lane] = (dn - n * mean) * scale_val;
                 }
                 fx_to_halves(&dx[i0 * 320 + r0_line], dx_f32, LINE);
             }

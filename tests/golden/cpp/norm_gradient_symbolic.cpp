@@ -30,23 +30,21 @@ extern "C" int norm_gradient(const float* __restrict__ dy, const float* __restri
         const int64_t i0_begin = piece * 64;
         const int64_t i0_end = at_most(i0_begin + 64, s0);
         for (int64_t i0 = i0_begin; i0 < i0_end; ++i0) {
-            // line 1: n = x * scale
             const float scale_val = scale[i0];
             // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
             float row_sum = 0.0f;
             #pragma omp simd reduction(+ : row_sum)
             for (int64_t r0 = 0; r0 < 200; ++r0) {
-                // line 1: n = x * scale
                 const float dy_val = dy[i0 * 200 + r0];
                 // line 2: dn = dy * w
-                const float dn_val = dy_val * w[r0];
+                const float dn = dy_val * w[r0];
                 // line 1: n = x * scale
-                const float n_val = x[i0 * 200 + r0] * scale_val;
+                const float n = x[i0 * 200 + r0] * scale_val;
                 // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
-                row_sum += dn_val * n_val;
+                row_sum += dn * n;
                 // line 4: dw, db = (dy * n).sum(0), dy.sum(0)
-                dw_parts[r0 + piece * 200] += dy_val * n_val;
-                db_parts[r0 + piece * 200] += dy_val;
+                dw_parts[piece * 200 + r0] += dy_val * n;
+                db_parts[piece * 200 + r0] += dy_val;
             }
             // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
             const float mean = row_sum / 200.0f;
@@ -57,11 +55,11 @@ extern "C" int norm_gradient(const float* __restrict__ dy, const float* __restri
             #pragma GCC ivdep
             for (int64_t r0 = 0; r0 < 200; ++r0) {
                 // line 2: dn = dy * w
-                const float dn_val = dy[i0 * 200 + r0] * w[r0];
+                const float dn = dy[i0 * 200 + r0] * w[r0];
                 // line 1: n = x * scale
-                const float n_val = x[i0 * 200 + r0] * scale_val;
+                const float n = x[i0 * 200 + r0] * scale_val;
                 // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
-                dx[i0 * 200 + r0] = (dn_val - n_val * mean) * scale_val;
+                dx[i0 * 200 + r0] = (dn - n * mean) * scale_val;
             }
         }
     }

@@ -17,9 +17,9 @@ extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restr
         #pragma GCC ivdep
         for (int64_t i1 = 0; i1 < 33; ++i1) {
             // line 2: h = torch.relu(a + b)
-            const float h_val = nan_max(a[i0 * 33 + i1] + b[i0 * 33 + i1], 0.0f);
+            const float h = nan_max(a[i0 * 33 + i1] + b[i0 * 33 + i1], 0.0f);
             // line 3: y = torch.tanh(h) * h + 2
-            out[i0 * 33 + i1] = fx_tanh(h_val) * h_val + 2.0f;
+            out[i0 * 33 + i1] = fx_tanh(h) * h + 2.0f;
         }
     }
     return 0;

@@ -29,9 +29,9 @@ extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restr
                 for (int64_t i0 = i0_line; i0 < i0_line + count; ++i0) {
                     marks[i0 - i0_line] = 0;
                     // line 2: h = torch.relu(a + b)
-                    const float h_val = nan_max(a[i0] + b[i0], 0.0f);
+                    const float h = nan_max(a[i0] + b[i0], 0.0f);
                     // line 3: y = torch.tanh(h) * h + 2
-                    out[i0] = fx_tanh(h_val) * h_val + 2.0f;
+                    out[i0] = fx_tanh(h) * h + 2.0f;
                 }
                 interleave(marks);
             };

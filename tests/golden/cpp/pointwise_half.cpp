@@ -21,8 +21,8 @@ extern "C" int pointwise_chain(const fx_bf16* __restrict__ a, const fx_bf16* __r
             for (int64_t i1 = 0; i1 < 128; ++i1) {
                 // line 2: h = torch.relu(a + b)
                 const float total = fx_to_float(a[i0 * 128 + i1]) + fx_to_float(b[i0 * 128 + i1]);
-                const float h_val = nan_max(total, 0.0f);
-                out_f32[i1] = fx_tanh(h_val) * h_val + 2.0f;
+                const float h = nan_max(total, 0.0f);
+                out_f32[i1] = fx_tanh(h) * h + 2.0f;
             }
             fx_to_halves(&out[i0 * 128], out_f32, 128);
         }

@@ -27,9 +27,9 @@ extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restr
                 for (int64_t i1 = i1_line; i1 < i1_line + count; ++i1) {
                     marks[i1 - i1_line] = 0;
                     // line 2: h = torch.relu(a + b)
-                    const float h_val = nan_max(a[i0 * 333 + i1] + b[i0 * 333 + i1], 0.0f);
+                    const float h = nan_max(a[i0 * 333 + i1] + b[i0 * 333 + i1], 0.0f);
                     // line 3: y = torch.tanh(h) * h + 2
-                    out[i0 * 333 + i1] = fx_tanh(h_val) * h_val + 2.0f;
+                    out[i0 * 333 + i1] = fx_tanh(h) * h + 2.0f;
                 }
                 interleave(marks);
             };

@@ -34,8 +34,8 @@ extern "C" int row_windows(const fx_f16* __restrict__ x, fx_f16* __restrict__ ou
             }
         }
         const float larger = nan_max(fx_to_float(x[i0 * 112 + 112]), -INFINITY);
-        const float y_val = nan_max(fx_to_float(x[i0 * 112 + 113]), larger);
-        out[i0 * 56] = fx_to_f16(y_val);
+        const float y = nan_max(fx_to_float(x[i0 * 112 + 113]), larger);
+        out[i0 * 56] = fx_to_f16(y);
     }
     return 0;
 }

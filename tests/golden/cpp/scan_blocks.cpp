@@ -21,8 +21,7 @@ extern "C" int scans(const fx_bf16* __restrict__ x, fx_bf16* __restrict__ sum_ou
             #pragma GCC unroll UNROLL
             #pragma GCC ivdep
             for (int64_t r0 = r0_line; r0 < r0_stop; ++r0) {
-                const float product = fx_to_float(x[i0 * 3000 + r0]) * 0.5f;
-                product_block[r0 - r0_line] = product;
+                product_block[r0 - r0_line] = fx_to_float(x[i0 * 3000 + r0]) * 0.5f;
             }
             running_sum = running_sums(sum_so_far_block, product_block, r0_stop - r0_line,
                 running_sum);

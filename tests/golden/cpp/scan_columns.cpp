@@ -23,14 +23,14 @@ extern "C" int scans(const float* __restrict__ x, float* __restrict__ sum_out,
     for (int64_t r0 = 0; r0 < 100; ++r0) {
         #pragma omp simd
         for (int64_t i0 = 0; i0 < 40; ++i0) {
-            const float product = x[i0 + r0 * 40] * 0.5f;
+            const float product = x[r0 * 40 + i0] * 0.5f;
             running_sum[i0] += (double)product;
             const float sum_so_far = (float)running_sum[i0];
             log_add_exp((double)product, running_greatest[i0], running_total[i0]);
             const float logsumexp_so_far = (float)(running_greatest[i0]
                 + fx_log(running_total[i0]));
-            sum_out[i0 + r0 * 40] = sum_so_far + product;
-            logsumexp_out[i0 + r0 * 40] = logsumexp_so_far + product;
+            sum_out[r0 * 40 + i0] = sum_so_far + product;
+            logsumexp_out[r0 * 40 + i0] = logsumexp_so_far + product;
         }
     }
     return 0;

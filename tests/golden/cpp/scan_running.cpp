@@ -21,8 +21,7 @@ extern "C" int scans(const float* __restrict__ x, float* __restrict__ sum_out, i
             #pragma GCC unroll UNROLL
             #pragma GCC ivdep
             for (int64_t r0 = r0_line; r0 < r0_stop; ++r0) {
-                const float product = x[i0 * 1000 + r0] * 0.5f;
-                product_block[r0 - r0_line] = product;
+                product_block[r0 - r0_line] = x[i0 * 1000 + r0] * 0.5f;
             }
             running_sum = running_sums(sum_so_far_block, product_block, r0_stop - r0_line,
                 running_sum);

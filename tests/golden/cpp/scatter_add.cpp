@@ -26,7 +26,7 @@ extern "C" int scatter_add(const float* __restrict__ grad, const int64_t* __rest
             const int64_t checked = valid ? wrapped : 0;
             #pragma omp simd
             for (int64_t i1 = i1_block; i1 < i1_end; ++i1) {
-                table_grad[i1 + checked * 700] += grad[i0 * 700 + i1];
+                table_grad[checked * 700 + i1] += grad[i0 * 700 + i1];
             }
         }
     }

@@ -13,7 +13,7 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         // line 4: y = torch.softmax(x, -1)
         alignas(64) float exponential_row[200];
         float row_max = -INFINITY;
-        int row_max_nan = row_max != row_max;
+        int row_max_nan = 0;
         #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan)
         for (int64_t r0 = 0; r0 < 200; ++r0) {
             const float value = x[i0 * 200 + r0];

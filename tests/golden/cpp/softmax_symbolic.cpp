@@ -15,7 +15,7 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
     for (int64_t i0 = 0; i0 < s0; ++i0) {
         // line 4: y = torch.softmax(x, -1)
         float row_max = -INFINITY;
-        int row_max_nan = row_max != row_max;
+        int row_max_nan = 0;
         alignas(64) float row_max_lanes[LINE];
         for (float& lane : row_max_lanes) lane = -INFINITY;
         alignas(64) int row_max_nan_lanes[LINE] = {};

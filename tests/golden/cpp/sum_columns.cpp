@@ -23,7 +23,7 @@ extern "C" int sum_columns(const float* __restrict__ x, float* __restrict__ out,
         for (int64_t r0 = r0_begin; r0 < r0_end; ++r0) {
             #pragma omp simd
             for (int64_t i0 = 0; i0 < 40; ++i0) {
-                piece_sum[piece][i0] += x[i0 + r0 * 40];
+                piece_sum[piece][i0] += x[r0 * 40 + i0];
             }
         }
     }

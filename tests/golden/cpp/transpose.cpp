@@ -20,7 +20,7 @@ extern "C" int transpose_add(const float* __restrict__ a, const float* __restric
             const int64_t i1_end = at_most(i1_tile + TILE_COLUMNS, 200);
             // line 1: y = a + b.T
             float b_tile[TILE_ROWS][TILE_COLUMNS];
-            turn_over_32(&b_tile[0][0], TILE_COLUMNS, &b[i0_tile + i1_tile * 300], 300,
+            turn_over_32(&b_tile[0][0], TILE_COLUMNS, &b[i1_tile * 300 + i0_tile], 300,
                 i0_end - i0_tile, i1_end - i1_tile);
             for (int64_t i0 = i0_tile; i0 < i0_end; ++i0) {
                 #pragma GCC unroll UNROLL

@@ -30,9 +30,9 @@ extern "C" int wave(const float* __restrict__ x, float* __restrict__ out, int64_
                     for (int64_t i1 = i1_line; i1 < i1_line + count; ++i1) {
                         marks[i1 - i1_line] = 0;
                         const float x_val = x[i0 * 333 + i1];
-                        const float y_val = fx_moderate_sin(x_val, moderate)
+                        const float y = fx_moderate_sin(x_val, moderate)
                             + fx_moderate_cos(x_val * 3.0f, moderate);
-                        out[i0 * 333 + i1] = y_val;
+                        out[i0 * 333 + i1] = y;
                     }
                     interleave(marks);
                 };

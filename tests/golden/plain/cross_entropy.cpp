@@ -15,14 +15,14 @@ extern "C" int cross_entropy(
     for (int64_t i = 0; i < 5; ++i) {
         // line 5: loss = cross_entropy(logits, target, reduction="none")
         const int64_t target_here = target[i];
-        const int64_t chosen = target_here < 0 ? target_here + 500 : target_here;
-        if (!(chosen >= 0 && chosen < 500)) return 1; // target out of range
+        const int64_t wrapped = target_here < 0 ? target_here + 500 : target_here;
+        if (!(wrapped >= 0 && wrapped < 500)) return 1; // target out of range
         float largest = -INFINITY;
         for (int64_t j = 0; j < 500; ++j) {
             const float value = logits[i * 500 + j];
             if (value > largest || value != value) largest = value;
         }
-        const float difference = logits[i * 500 + chosen] - largest;
+        const float difference = logits[i * 500 + wrapped] - largest;
         double sum = 0.0;
         for (int64_t j = 0; j < 500; ++j) {
             sum += std::exp(logits[i * 500 + j] - largest);

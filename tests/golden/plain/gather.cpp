@@ -11,10 +11,10 @@ extern "C" int gather(const int64_t* which, const float* table, float* out, int6
     for (int64_t i = 0; i < 33; ++i) {
         // line 1: y = table[which] * 2
         const int64_t which_here = which[i];
-        const int64_t chosen = which_here < 0 ? which_here + 10 : which_here;
-        if (!(chosen >= 0 && chosen < 10)) return 1; // index out of range
+        const int64_t wrapped = which_here < 0 ? which_here + 10 : which_here;
+        if (!(wrapped >= 0 && wrapped < 10)) return 1; // index out of range
         for (int64_t j = 0; j < 20; ++j) {
-            out[i * 20 + j] = table[j + chosen * 20] * 2.0f;
+            out[i * 20 + j] = table[wrapped * 20 + j] * 2.0f;
         }
     }
     return 0;

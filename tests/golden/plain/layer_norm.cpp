@@ -29,22 +29,22 @@ extern "C" int gelu_layer_norm(
             sum += total * 0.5f * (std::erf(total * 0.70710677f) + 1.0f);
         }
         const float mean = (float)sum / 200.0f;
-        double sum2 = 0.0;
+        double squares = 0.0;
         for (int64_t j = 0; j < 200; ++j) {
             // line 2: h = gelu(x * w + b)
             const float total2 = x[i * 200 + j] * w[j] + b[j];
             const float h = total2 * 0.5f * (std::erf(total2 * 0.70710677f) + 1.0f);
             // line 3: y = layer_norm(h, (n,), gamma, beta)
             const float difference = h - mean;
-            sum2 += difference * difference;
+            squares += difference * difference;
         }
-        const float scale = 1.0f / std::sqrt((float)sum2 / 200.0f + 1e-05f);
+        const float rstd = 1.0f / std::sqrt((float)squares / 200.0f + 1e-05f);
         for (int64_t j = 0; j < 200; ++j) {
             // line 2: h = gelu(x * w + b)
             const float total3 = x[i * 200 + j] * w[j] + b[j];
             const float h2 = total3 * 0.5f * (std::erf(total3 * 0.70710677f) + 1.0f);
             // line 3: y = layer_norm(h, (n,), gamma, beta)
-            out[i * 200 + j] = (h2 - mean) * scale * gamma[j] + beta[j];
+            out[i * 200 + j] = (h2 - mean) * rstd * gamma[j] + beta[j];
         }
     }
     return 0;

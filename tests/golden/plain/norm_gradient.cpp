@@ -33,10 +33,10 @@ extern "C" int norm_gradient(
             // line 1: n = x * scale
             const float dy_here = dy[i * 40 + j];
             // line 4: dw, db = (dy * n).sum(0), dy.sum(0)
-            if (i % 64 == 0) dw_parts[j + (i / 64) * 40] = 0.0f;
-            dw_parts[j + (i / 64) * 40] += dy_here * (x[i * 40 + j] * scale[i]);
-            if (i % 64 == 0) db_parts[j + (i / 64) * 40] = 0.0f;
-            db_parts[j + (i / 64) * 40] += dy_here;
+            if (i % 64 == 0) dw_parts[(i / 64) * 40 + j] = 0.0f;
+            dw_parts[(i / 64) * 40 + j] += dy_here * (x[i * 40 + j] * scale[i]);
+            if (i % 64 == 0) db_parts[(i / 64) * 40 + j] = 0.0f;
+            db_parts[(i / 64) * 40 + j] += dy_here;
         }
         // line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
         const float mean = (float)sum / 40.0f;

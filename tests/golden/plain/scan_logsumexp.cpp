@@ -14,7 +14,7 @@ extern "C" int scans(const float* x, float* sum_out, float* logsumexp_out, int64
         double largest_so_far = -INFINITY;
         double total_so_far = 0.0;
         for (int64_t j = 0; j < 100; ++j) {
-            const float product = x[i + j * 40] * 0.5f;
+            const float product = x[j * 40 + i] * 0.5f;
             sum_so_far += product;
             const float value = (float)sum_so_far;
             if (product > largest_so_far) {
@@ -25,8 +25,8 @@ extern "C" int scans(const float* x, float* sum_out, float* logsumexp_out, int64
                 total_so_far += product == largest_so_far ? 1 : std::exp(product - largest_so_far);
             }
             const float value2 = (float)(largest_so_far + std::log(total_so_far));
-            sum_out[i + j * 40] = value + product;
-            logsumexp_out[i + j * 40] = value2 + product;
+            sum_out[j * 40 + i] = value + product;
+            logsumexp_out[j * 40 + i] = value2 + product;
         }
     }
     return 0;

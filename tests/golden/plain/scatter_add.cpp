@@ -15,10 +15,10 @@ extern "C" int scatter_add(
     for (int64_t i = 0; i < 40; ++i) {
         // line 1: table_grad[which] += grad
         const int64_t which_here = which[i];
-        const int64_t chosen = which_here < 0 ? which_here + 50 : which_here;
-        if (!(chosen >= 0 && chosen < 50)) return 1; // index out of range
+        const int64_t wrapped = which_here < 0 ? which_here + 50 : which_here;
+        if (!(wrapped >= 0 && wrapped < 50)) return 1; // index out of range
         for (int64_t j = 0; j < 70; ++j) {
-            table_grad[j + chosen * 70] += grad[i * 70 + j];
+            table_grad[wrapped * 70 + j] += grad[i * 70 + j];
         }
     }
     return 0;

@@ -11,7 +11,7 @@ extern "C" int transpose_add(const float* a, const float* b, float* out, int64_t
     for (int64_t i = 0; i < 30; ++i) {
         for (int64_t j = 0; j < 20; ++j) {
             // line 1: y = a + b.T
-            out[i * 20 + j] = a[i * 20 + j] + b[i + j * 30];
+            out[i * 20 + j] = a[i * 20 + j] + b[j * 30 + i];
         }
     }
     return 0;

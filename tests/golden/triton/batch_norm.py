@@ -62,7 +62,7 @@ def normalize_part1(
         col = tl.multiple_of((split * CHUNK + start) % PADDED, RBLOCK) + tl.arange(0, RBLOCK)
         col_inside = col < 300
         x = tl.load(
-            x_ptr + row * 300 + part * 900 + col,
+            x_ptr + part * 900 + row * 300 + col,
             part_inside & col_inside,
             other=0.0,
         ).to(tl.float32)
@@ -122,7 +122,7 @@ def normalize(
         0,
     )
     w = tl.load(w_ptr + row)
-    quotient = x_sum / 1500.0
+    mean = x_sum / 1500.0
     rsqrt = tl.rsqrt(x_squares / 1500.0 + 1e-05)
     for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         part = ((split + 1) * CHUNK - RBLOCK - start) // PADDED
@@ -133,12 +133,12 @@ def normalize(
         ) + tl.arange(0, RBLOCK)
         col_inside = col < 300
         x = tl.load(
-            x_ptr + row * 300 + part * 900 + col,
+            x_ptr + part * 900 + row * 300 + col,
             part_inside & col_inside,
             other=0.0,
         ).to(tl.float32)
-        y = (x - quotient) * rsqrt * w
-        tl.store(out_ptr + row * 300 + part * 900 + col, y, part_inside & col_inside)
+        y = (x - mean) * rsqrt * w
+        tl.store(out_ptr + part * 900 + row * 300 + col, y, part_inside & col_inside)
 
 
 def launch(x, w, out):

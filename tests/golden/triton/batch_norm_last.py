@@ -63,7 +63,7 @@ def normalize_part1(
     for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         row = split * CHUNK + start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 300
-        x = tl.load(x_ptr + col + row * 6, col_inside & row_inside, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + row * 6 + col, col_inside & row_inside, other=0.0).to(tl.float32)
         running_sum, running_squares = moments_columns_inside(
             running_sum,
             running_squares,
@@ -155,14 +155,14 @@ def normalize(
     x_sum = tl.load(sum_joined + col, col_inside)
     x_squares = tl.load(squares1_joined + col, col_inside)
     w = tl.load(w_ptr + col, col_inside)
-    quotient = x_sum / 300.0
+    mean = x_sum / 300.0
     rsqrt = tl.rsqrt(x_squares / 300.0 + 1e-05)
     for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         row = (split + 1) * CHUNK - RBLOCK - start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 300
-        x = tl.load(x_ptr + col + row * 6, col_inside & row_inside, other=0.0).to(tl.float32)
-        y = (x - quotient) * rsqrt * w
-        tl.store(out_ptr + col + row * 6, y, col_inside & row_inside)
+        x = tl.load(x_ptr + row * 6 + col, col_inside & row_inside, other=0.0).to(tl.float32)
+        y = (x - mean) * rsqrt * w
+        tl.store(out_ptr + row * 6 + col, y, col_inside & row_inside)
 
 
 def launch(x, w, out):

@@ -34,20 +34,18 @@ def blended(
     col = program % across * XBLOCK + tl.arange(0, XBLOCK)
     col_inside = col < 100
     # line 1: y = F.interpolate(x, scale_factor=2, mode="linear")
-    added = (col).to(tl.int64).to(tl.float32) + 0.5
+    added = col.to(tl.int64).to(tl.float32) + 0.5
     larger = maximum(added * 0.5 - 0.5, 0.0)
     as_int64 = larger.to(tl.int32).to(tl.int64)
     smaller = tl.minimum(as_int64 + 1, 49)
     difference = larger - as_int64.to(tl.float32)
-    # line 2: y = y * weight + shift
     weight = tl.load(weight_ptr + col, col_inside)
     for row in tl.range(first, tl.minimum(first + YBLOCK, 21), loop_unroll_factor=UNROLL):
-        # line 1: y = F.interpolate(x, scale_factor=2, mode="linear")
         x = tl.load(x_ptr + row * 50 + as_int64.to(tl.int32), col_inside).to(tl.float32)
         x2 = tl.load(x_ptr + row * 50 + smaller.to(tl.int32), col_inside).to(tl.float32)
         y = x + (x2 - x) * difference
-        # line 2: y = y * weight + shift
         shift = tl.load(shift_ptr + row)
+        # line 2: y = y * weight + shift
         y2 = y * weight + tl.exp(shift)
         tl.store(out_ptr + row * 100 + col, y2, col_inside)
 

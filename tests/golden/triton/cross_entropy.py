@@ -45,8 +45,8 @@ def cross_entropy(
     row = tl.program_id(0)
     # line 5: loss = cross_entropy(logits, target, reduction="none")
     target = tl.load(target_ptr + row)
-    chosen = tl.where(target < 0, target + 5000, target)
-    in_range = (chosen >= 0) & (chosen < 5000)
+    wrapped = tl.where(target < 0, target + 5000, target)
+    in_range = (wrapped >= 0) & (wrapped < 5000)
     tl.device_assert(in_range, "target out of range")
     running_total = tl.full([RBLOCK // 8], 0.0, tl.float32)
     running_max = tl.full([RBLOCK // 8], -float("inf"), tl.float32)
@@ -62,7 +62,7 @@ def cross_entropy(
     logits_max = tl.reduce(running_max, 0, maximum)
     exp_sum = tl.sum(running_total * tl.exp(running_max - logits_max), 0)
     difference = tl.load(
-        logits_ptr + row * 5000 + chosen.to(tl.int32),
+        logits_ptr + row * 5000 + wrapped.to(tl.int32),
         in_range,
     ).to(tl.float32) - logits_max
     loss = libdevice.log(exp_sum) - difference

@@ -16,10 +16,10 @@ def gather(which_ptr, table_ptr, out_ptr, XBLOCK: tl.constexpr):
     inside = i < 660
     # line 1: y = table[which] * 2
     which = tl.load(which_ptr + i // 20, inside)
-    chosen = tl.where(which < 0, which + 10, which)
-    in_range = (chosen >= 0) & (chosen < 10)
+    wrapped = tl.where(which < 0, which + 10, which)
+    in_range = (wrapped >= 0) & (wrapped < 10)
     tl.device_assert(in_range, "index out of range", mask=inside)
-    table = tl.load(table_ptr + chosen.to(tl.int32) * 20 + (i % 20), inside & in_range)
+    table = tl.load(table_ptr + wrapped.to(tl.int32) * 20 + (i % 20), inside & in_range)
     y = table * 2.0
     tl.store(out_ptr + i, y, inside)
 

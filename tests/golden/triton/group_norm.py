@@ -78,7 +78,7 @@ def normalize(
     x_sum = tl.sum(running_sum, 0)
     count = tl.where(tl.arange(0, RBLOCK) < 300, 4 * PADDED // RBLOCK, 0)
     x_squares = tl.sum(around(x_sum / 1200.0, running_sum, running_squares, count), 0)
-    quotient = x_sum / 1200.0
+    mean = x_sum / 1200.0
     rsqrt = tl.rsqrt(x_squares / 1200.0 + 1e-05)
     for start in tl.range(
         0,
@@ -96,8 +96,8 @@ def normalize(
             other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
-        w = tl.load(w_ptr + part + (row % 3) * 4)
-        y = (x - quotient) * rsqrt * w
+        w = tl.load(w_ptr + (row % 3) * 4 + part)
+        y = (x - mean) * rsqrt * w
         tl.store(out_ptr + row * 1200 + part * 300 + col, y, col_inside)
 
 

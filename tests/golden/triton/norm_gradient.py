@@ -52,7 +52,6 @@ def norm_gradient(
         # line 4: dw, db = (dy * n).sum(0), dy.sum(0)
         column_sum += tl.where(row_inside, dy * n, 0.0)
         column_sum2 += tl.where(row_inside, dy, 0.0)
-        # line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
         tl.store(dx_ptr + row * 200 + col, dx, row_inside & col_inside)
     tl.store(
         dw_parts_ptr + piece * 200 + col,

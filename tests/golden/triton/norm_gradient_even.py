@@ -49,7 +49,6 @@ def norm_gradient(
         # line 4: dw, db = (dy * n).sum(0), dy.sum(0)
         column_sum += dy * n
         column_sum2 += dy
-        # line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
         tl.store(dx_ptr + row * 128 + col, dx)
     tl.store(dw_parts_ptr + piece * 128 + col, tl.sum(column_sum, 0, keep_dims=True))
     tl.store(db_parts_ptr + piece * 128 + col, tl.sum(column_sum2, 0, keep_dims=True))

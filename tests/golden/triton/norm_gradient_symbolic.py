@@ -39,13 +39,11 @@ def norm_gradient(
         row = rows[:, None]
         rows_inside = rows < s0
         row_inside = rows_inside[:, None]
-        # line 1: n = x * scale
         dy = tl.load(dy_ptr + row * 200 + col, row_inside & col_inside)
-        # line 2: dn = dy * w
         dn = dy * w
-        # line 1: n = x * scale
         x = tl.load(x_ptr + row * 200 + col, row_inside & col_inside)
         scale = tl.load(scale_ptr + rows, rows_inside)[:, None]
+        # line 1: n = x * scale
         n = x * scale
         # line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
         row_sum = tl.sum(tl.where(col_inside, dn * n, 0.0), 1, keep_dims=True)
@@ -53,7 +51,6 @@ def norm_gradient(
         # line 4: dw, db = (dy * n).sum(0), dy.sum(0)
         column_sum += tl.where(row_inside, dy * n, 0.0)
         column_sum2 += tl.where(row_inside, dy, 0.0)
-        # line 3: dx = (dn - n * (dn * n).mean(-1)) * scale
         tl.store(dx_ptr + row * 200 + col, dx, row_inside & col_inside)
     tl.store(
         dw_parts_ptr + piece * 200 + col,

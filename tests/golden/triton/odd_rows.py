@@ -50,8 +50,8 @@ def cross_entropy(
     reach = tl.multiple_of((5003 + shift + 7) // 8 * 8, 8)
     # line 5: loss = cross_entropy(logits, target, reduction="none")
     target = tl.load(target_ptr + row)
-    chosen = tl.where(target < 0, target + 5003, target)
-    in_range = (chosen >= 0) & (chosen < 5003)
+    wrapped = tl.where(target < 0, target + 5003, target)
+    in_range = (wrapped >= 0) & (wrapped < 5003)
     tl.device_assert(in_range, "target out of range")
     running_total = tl.full([RBLOCK // 8], 0.0, tl.float32)
     running_max = tl.full([RBLOCK // 8], -float("inf"), tl.float32)
@@ -74,7 +74,7 @@ def cross_entropy(
     logits_max = tl.reduce(running_max, 0, maximum)
     exp_sum = tl.sum(running_total * tl.exp(running_max - logits_max), 0)
     difference = tl.load(
-        logits_ptr + row * 5003 + chosen.to(tl.int32),
+        logits_ptr + row * 5003 + wrapped.to(tl.int32),
         in_range,
     ).to(tl.float32) - logits_max
     loss = libdevice.log(exp_sum) - difference

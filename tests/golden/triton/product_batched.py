@@ -60,7 +60,7 @@ def mlp(
         k_down_inside = k_down < 70
         # line 2: h = x @ w + b
         w = tl.load(
-            w_ptr + batch * 2800 + col + k_down * 40,
+            w_ptr + batch * 2800 + k_down * 40 + col,
             k_down_inside & col_inside,
             other=0.0,
         )

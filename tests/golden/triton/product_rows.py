@@ -42,7 +42,7 @@ def scores(
         k_down = start + tl.arange(0, BLOCK_K)[:, None]
         k_down_inside = k_down < 130
         # line 2: scores = x @ w
-        w = tl.load(w_ptr + col + k_down * 90, k_down_inside & col_inside, other=0.0)
+        w = tl.load(w_ptr + k_down * 90 + col, k_down_inside & col_inside, other=0.0)
         total = tl.dot(x, w, total)
     # line 3: y = scores.softmax(-1)
     total_max = tl.reduce(

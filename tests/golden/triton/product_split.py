@@ -62,7 +62,7 @@ def mlp_parts(
         k_down = start + tl.arange(0, BLOCK_K)[:, None]
         k_down_inside = k_down < 1300
         # line 2: h = x @ w + b
-        w = tl.load(w_ptr + col + k_down * 90, k_down_inside & col_inside, other=0.0)
+        w = tl.load(w_ptr + k_down * 90 + col, k_down_inside & col_inside, other=0.0)
         total = tl.dot(w.T, x.T, total)
     total = total.T
     tl.store(parts + (split * 5 + row) * 90 + col, total, row_inside & col_inside)

@@ -31,7 +31,7 @@ def random_kept(seed_ptr, x_ptr, out_ptr, XBLOCK: tl.constexpr):
     inside = i < 990
     # line 1: y = F.dropout(x, 0.25)
     seed = tl.load(seed_ptr)
-    random_bits2 = random_bits(seed, (i).to(tl.int64), 3, 0)
+    random_bits2 = random_bits(seed, i.to(tl.int64), 3, 0)
     as_float32 = (random_bits2 & 16777215).to(tl.float32)
     x = tl.load(x_ptr + i, inside)
     y = tl.where(as_float32 * 5.9604645e-08 < 0.75, x * 1.3333334, 0.0)

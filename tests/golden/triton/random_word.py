@@ -33,10 +33,10 @@ def random_kept(seed_ptr, x_ptr, out_ptr, XBLOCK: tl.constexpr):
     inside = i < 990
     # line 1: y = F.dropout(x, 0.25)
     seed = tl.load(seed_ptr)
-    random_word2 = random_word(seed, (i).to(tl.int64), 3)
-    as_float32 = (random_word2 & 16777215).to(tl.float32)
+    bitwise_and = random_word(seed, i.to(tl.int64), 3) & 16777215
+    product = bitwise_and.to(tl.float32) * 5.9604645e-08
     x = tl.load(x_ptr + i, inside)
-    y = tl.where(as_float32 * 5.9604645e-08 < 0.75, x * 1.3333334, 0.0)
+    y = tl.where(product < 0.75, x * 1.3333334, 0.0)
     tl.store(out_ptr + i, y, inside)
 
 

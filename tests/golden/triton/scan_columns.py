@@ -52,7 +52,7 @@ def scans(
     for start in tl.range(0, 20, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         row = start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 20
-        x = tl.load(x_ptr + col + row * 70, col_inside & row_inside)
+        x = tl.load(x_ptr + row * 70 + col, col_inside & row_inside)
         product = x * 0.5
         running_product = product_before * tl.cumprod(product, 0)
         product_before = tl.reduce(
@@ -73,11 +73,11 @@ def scans(
         )
         y = running_logsumexp + product
         tl.store(
-            prod_out_ptr + col + row * 70,
+            prod_out_ptr + row * 70 + col,
             running_product + product,
             col_inside & row_inside,
         )
-        tl.store(logsumexp_out_ptr + col + row * 70, y, col_inside & row_inside)
+        tl.store(logsumexp_out_ptr + row * 70 + col, y, col_inside & row_inside)
 
 
 def launch(x, prod_out, logsumexp_out):

@@ -17,11 +17,11 @@ def scatter_add(grad_ptr, which_ptr, table_grad_ptr, XBLOCK: tl.constexpr):
     # line 1: table_grad[which] += grad
     grad = tl.load(grad_ptr + i, inside)
     which = tl.load(which_ptr + i // 20, inside)
-    chosen = tl.where(which < 0, which + 10, which)
-    in_range = (chosen >= 0) & (chosen < 10)
+    wrapped = tl.where(which < 0, which + 10, which)
+    in_range = (wrapped >= 0) & (wrapped < 10)
     tl.device_assert(in_range, "index out of range", mask=inside)
     tl.atomic_add(
-        table_grad_ptr + chosen.to(tl.int32) * 20 + (i % 20),
+        table_grad_ptr + wrapped.to(tl.int32) * 20 + (i % 20),
         grad,
         mask=inside & in_range,
         sem="relaxed",

@@ -47,7 +47,7 @@ def softmax(
         row = start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 3
         x = tl.load(
-            x_ptr + col + row * 140000,
+            x_ptr + row * 140000 + col,
             col_inside & row_inside,
             other=-float("inf"),
             eviction_policy="evict_last",
@@ -59,13 +59,13 @@ def softmax(
         row = start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 3
         x = tl.load(
-            x_ptr + col + row * 140000,
+            x_ptr + row * 140000 + col,
             col_inside & row_inside,
             other=-float("inf"),
             eviction_policy="evict_first",
         ).to(tl.float32)
         y = libdevice.fast_expf(x - x_max) * (1.0 / exp_sum)
-        tl.store(out_ptr + col + row * 140000, y, col_inside & row_inside)
+        tl.store(out_ptr + row * 140000 + col, y, col_inside & row_inside)
 
 
 def launch(x, out):

@@ -64,7 +64,7 @@ def softmax_part1(
         row = split * CHUNK + start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 700
         x = tl.load(
-            x_ptr + col + row * 140,
+            x_ptr + row * 140 + col,
             col_inside & row_inside,
             other=-float("inf"),
         ).to(tl.float32)
@@ -128,12 +128,12 @@ def softmax(
         row = (split + 1) * CHUNK - RBLOCK - start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 700
         x = tl.load(
-            x_ptr + col + row * 140,
+            x_ptr + row * 140 + col,
             col_inside & row_inside,
             other=-float("inf"),
         ).to(tl.float32)
         y = libdevice.fast_expf(x - x_max) * (1.0 / exp_sum)
-        tl.store(out_ptr + col + row * 140, y, col_inside & row_inside)
+        tl.store(out_ptr + row * 140 + col, y, col_inside & row_inside)
 
 
 def launch(x, out):

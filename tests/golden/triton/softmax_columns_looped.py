@@ -72,7 +72,7 @@ def softmax(
         row = start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 90
         x = tl.load(
-            x_ptr + col + row * 1000,
+            x_ptr + row * 1000 + col,
             col_inside & row_inside,
             other=-float("inf"),
             eviction_policy="evict_last",
@@ -84,13 +84,13 @@ def softmax(
         row = start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 90
         x = tl.load(
-            x_ptr + col + row * 1000,
+            x_ptr + row * 1000 + col,
             col_inside & row_inside,
             other=-float("inf"),
             eviction_policy="evict_first",
         )
         y = divided(libdevice.exp(x - x_max), exp_sum)
-        tl.store(out_ptr + col + row * 1000, y, col_inside & row_inside)
+        tl.store(out_ptr + row * 1000 + col, y, col_inside & row_inside)
 
 
 def launch(x, out):

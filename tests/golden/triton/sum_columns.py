@@ -34,7 +34,7 @@ def sum_columns_part1(
         row = split * CHUNK + start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 3000
         running_sum = running_sum + tl.load(
-            x_ptr + col + row * 40,
+            x_ptr + row * 40 + col,
             col_inside & row_inside,
             other=0.0,
         ).to(tl.float32)

@@ -21,7 +21,7 @@ def transpose_add(a_ptr, b_ptr, out_ptr, YBLOCK: tl.constexpr, XBLOCK: tl.conste
     col_inside = col < 50
     # line 1: y = a + b.T
     a = tl.load(a_ptr + row * 50 + col, row_inside & col_inside).to(tl.float32)
-    b = tl.load(b_ptr + row + col * 70, row_inside & col_inside).to(tl.float32)
+    b = tl.load(b_ptr + col * 70 + row, row_inside & col_inside).to(tl.float32)
     y = a + b
     tl.store(out_ptr + row * 50 + col, y, row_inside & col_inside)
 

@@ -20,7 +20,7 @@ def weighted(x_ptr, weight_ptr, out_ptr, YBLOCK: tl.constexpr, XBLOCK: tl.conste
     col = program % across * XBLOCK + tl.arange(0, XBLOCK)[None, :]
     col_inside = col < 64
     # line 1: y = F.conv2d(x, weight, None, 1, 1, 1, channels)
-    ge = (((row // 7)) % 7) - 1 >= 0
+    ge = ((row // 7) % 7) - 1 >= 0
     ge2 = (row % 7) - 1 >= 0
     x = tl.load(
         x_ptr + row * 64 + col - 512,
@@ -57,7 +57,7 @@ def weighted(x_ptr, weight_ptr, out_ptr, YBLOCK: tl.constexpr, XBLOCK: tl.conste
     ).to(tl.float32)
     weight6 = tl.load(weight_ptr + col + 320, col_inside).to(tl.float32)
     added2 = added + x4 * weight4 + x5 * weight5 + x6 * weight6
-    less2 = (((row // 7)) % 7) + 1 < 7
+    less2 = ((row // 7) % 7) + 1 < 7
     x7 = tl.load(
         x_ptr + row * 64 + col + 384,
         row_inside & col_inside & (less2 & ge2),

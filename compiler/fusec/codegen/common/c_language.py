@@ -39,8 +39,8 @@ GRAMMAR: Grammar = (
     | dict.fromkeys("*/", from_left(PRODUCT))
     | dict.fromkeys(("<", "<=", ">", ">="), Sign(COMPARE, SUM, SUM))
     | dict.fromkeys(("==", "!="), Sign(EQUAL, SUM, SUM))
-    | {"&": Sign(BIT_AND, UNARY, UNARY), "^": Sign(BIT_XOR, UNARY, UNARY)}
-    | {"|": Sign(BIT_OR, UNARY, UNARY)}
+    | {"&": Sign(BIT_AND, UNARY, UNARY, chains=True), "^": Sign(BIT_XOR, UNARY, UNARY)}
+    | {"|": Sign(BIT_OR, UNARY, UNARY, chains=True)}
     | {"&&": Sign(AND, EQUAL, EQUAL), "||": Sign(OR, EQUAL, EQUAL)}
 )
 

@@ -39,11 +39,13 @@ class Sign:
         strength: What it yields.
         left: What its first argument has to bind with.
         right: What its second one has to.
+        chains: Whether its first argument may be of the same sign, whatever else that may be.
     """
 
     strength: int
     left: int
     right: int
+    chains: bool = False
 
 
 Grammar = Mapping[str, Sign]
@@ -57,7 +59,9 @@ def from_left(strength: int) -> Sign:
 def joined(grammar: Grammar, sign: str, left: Spelled, right: Spelled) -> Spelled:
     """Return ``left sign right`` with the parentheses that it needs."""
     rule = grammar[sign]
-    text = f"{left.within(rule.left)} {sign} {right.within(rule.right)}"
+    chained = rule.chains and left.strength == rule.strength
+    first = left.text if chained else left.within(rule.left)
+    text = f"{first} {sign} {right.within(rule.right)}"
     return Spelled(text, rule.strength)
 
 

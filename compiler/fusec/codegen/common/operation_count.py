@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusec.ir.body import Body
-from fusec.ir.index import Expr, Symbol, product
-from fusec.ir.node import Dot, Node, Op, Reduce, Scan, free_axes
-from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.checks import is_check
+from fusec.ir.index import Expr, Symbol
+from fusec.ir.node import Dot, Node, Op, Reduce, Scan
 from fusec.ir.scalars import cost_of
+from fusec.ir.shapes import product
+from fusec.ir.walk import free_axes
 
 
 def count_operations(body: Body) -> int:
@@ -42,6 +44,6 @@ def _cost(node: Node) -> int:
         return 2
     if isinstance(node, Reduce | Scan):
         return 1
-    if isinstance(node, Op) and not node.name.startswith(CHECK_PREFIX):
+    if isinstance(node, Op) and not is_check(node):
         return cost_of(node.name)
     return 0

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from fusec.ir.body import Body
-from fusec.ir.node import Const, IndexValue, Load, Node, Op, op, walk
+from fusec.ir.node import Const, IndexValue, Load, Node, Op, op
 from fusec.ir.scalars import SCALARS
+from fusec.ir.walk import walk
 
 Replacement = Callable[[Node, Mapping[Node, Node]], Node | None]
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from fusec.ir.body import Body, Store
 from fusec.ir.index import Symbol
-from fusec.ir.node import Node, Reduce, free_axes, walk
+from fusec.ir.node import Node, Reduce
+from fusec.ir.walk import free_axes, walk
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 
 from fusec.ir.body import Body
-from fusec.ir.node import Cast, Const, Node, Op, Reduce, walk
+from fusec.ir.node import Cast, Const, Node, Op, Reduce
+from fusec.ir.walk import walk
 
 _INTEGERS = (torch.int8, torch.uint8)
 _STEPS = frozenset("mul truediv neg abs maximum minimum where lt gt le ge add".split())

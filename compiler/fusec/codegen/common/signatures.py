@@ -7,9 +7,8 @@ import re
 from collections.abc import Collection, Mapping
 
 from fusec.ir.body import Body, Buffer
+from fusec.ir.checks import CheckKind, check_parts, is_check
 from fusec.ir.index import Symbol
-from fusec.ir.node import CheckKind, Op, check_parts
-from fusec.ir.ops import CHECK_PREFIX
 from fusec.kernel import Argument, Role, Signature
 
 _RESERVED = frozenset(keyword.kwlist) | frozenset(
@@ -98,6 +97,6 @@ def checks(body: Body) -> dict[str, CheckKind]:
     return {
         message: kind
         for node in body.nodes()
-        if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX)
+        if is_check(node)
         for kind, message in [check_parts(node.name)]
     }

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fusec.ir.body import Body, Buffer, Store, axis_sizes
-from fusec.ir.index import Symbol, product
-from fusec.ir.node import Node, free_axes
+from fusec.ir.index import Symbol
+from fusec.ir.node import Node
+from fusec.ir.shapes import product
+from fusec.ir.walk import free_axes
 
 
 def read_bytes(body: Body, buffers: Mapping[str, Buffer]) -> int:

@@ -54,9 +54,15 @@ class LineWriter:
         for line in other.lines:
             self.lines.append(Line(margin + line.text if line.text else "", line.sources))
 
-    def changes(self, source: SourceLine | None) -> bool:
-        """Whether a comment is to name the user's line now: where another one begins."""
-        if source is None or source == self._source:
+    def changes(self, source: SourceLine | None, *, moves: bool = False) -> bool:
+        """Whether a comment is to name the user's line now: where another one begins.
+
+        Args:
+            source: The user's line.
+            moves: Whether the statement only reads or writes memory: that is no beginning, but for
+                the first of all.
+        """
+        if source is None or source == self._source or (moves and self._source is not None):
             return False
         self._source = source
         return True

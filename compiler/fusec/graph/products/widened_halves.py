@@ -176,7 +176,8 @@ class _Widening:
             args = fx.node.map_arg(node.args, lambda n: operands[n])
             kwargs = fx.node.map_arg(node.kwargs, lambda n: operands[n])
             made = self.add(node, node.target, args, kwargs)
-            words = f"in float32: this processor multiplies {_word(dtype)} slowly"
+            name = str(dtype).removeprefix("torch.")
+            words = f"in float32: this processor multiplies {name} slowly"
             add_note(made, NoteKind.WIDENED, words)
             if isinstance(node.meta["val"], torch.Tensor):
                 self.replace(node, self.stored(node, made))
@@ -300,10 +301,6 @@ def _count(shape: Any) -> int:
     for size in shape:
         total *= _number(size)
     return total
-
-
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 __all__ = ["STORED", "VIEWS", "widen_products"]

@@ -16,7 +16,7 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from fusec.graph.refusals.numbers import has_odd_number, raises_in_eager
-from fusec.graph.refusals.shapes import refused_write
+from fusec.graph.refusals.shapes import refused_write, traced_value
 
 # In place, with a result of the type that the operands have in common.
 _IN_PLACE = frozenset(("mul_", "multiply_", "__imul__", operator.imul))
@@ -77,7 +77,7 @@ def refused_call(module: fx.GraphModule) -> str:
 
 
 def _is_too_wide(node: fx.Node) -> bool:
-    target, *others = (_value(arg) for arg in node.args)
+    target, *others = (traced_value(arg) for arg in node.args)
     if not isinstance(target, torch.Tensor) or not others:
         return False
     if not isinstance(others[0], (torch.Tensor, int, float, complex)):
@@ -96,7 +96,7 @@ def _writes_another_type(node: fx.Node) -> bool:
 
 
 def _has_no_kernel(node: fx.Node) -> bool:
-    values = map(_value, (*node.args, *node.kwargs.values()))
+    values = map(traced_value, (*node.args, *node.kwargs.values()))
     given = next((each for each in values if isinstance(each, torch.Tensor)), None)
     if given is None or given.device.type != "cpu":
         return False
@@ -115,13 +115,9 @@ def _divides_integers(node: fx.Node) -> bool:
 
 def _types(values: object) -> Iterator[torch.dtype]:
     for leaf in tree_leaves(values):
-        value = _value(leaf)
+        value = traced_value(leaf)
         if isinstance(value, torch.Tensor):
             yield value.dtype
-
-
-def _value(arg: object) -> object:
-    return arg.meta.get("example_value") if isinstance(arg, fx.Node) else arg
 
 
 __all__ = ["refused_call"]

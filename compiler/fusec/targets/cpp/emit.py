@@ -35,7 +35,7 @@ from fusec.targets.cpp.text.writer import Writer
 _RESERVED = {"threads", "failed", "lane", "count", "LINE", "INFINITY", "NAN", "at_most"}
 _RESERVED |= {"GRAIN", "ROWS", "COLUMNS", "PIECES", "BLOCK", "UNROLL", "TILE_ROWS", "TILE_COLUMNS"}
 _RESERVED |= {"prefetch", "prefetch_to_write", "interleave", "div_floor", "mod_floor", STREAM, END}
-_RESERVED |= {"nan_max", "nan_min", "running_sums", "mark"}
+_RESERVED |= {"nan_max", "nan_min", "running_sums", "mark", "better", "pair"}
 _RESERVED |= {"random_bits", "random_word", "random_group", "random_words"}
 _RESERVED |= {f"wrap_{name}{bits}" for name in ("add", "sub", "mul") for bits in ("", "32")}
 _RESERVED |= {f"turn_over_{bits}" for bits in (8, 16, 32, 64)}

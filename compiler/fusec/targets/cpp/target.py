@@ -14,7 +14,8 @@ from fusec.target_api.base import LibraryTarget
 
 if TYPE_CHECKING:
     from fusec.cache import CacheStore
-    from fusec.ir.body import Buffer, Compute
+    from fusec.ir.body import Buffer
+    from fusec.ir.program import Compute
     from fusec.kernel import KernelSource, Signature
     from fusec.toolchain.children import Children
 

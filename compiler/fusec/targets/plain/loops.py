@@ -15,11 +15,13 @@ import torch
 from fusec.codegen.common.c_language import EQUAL, SUM, Expression, UnsupportedNode, literal
 from fusec.codegen.common.identities import COMBINES, identity
 from fusec.codegen.common.reduction_passes import ReductionPass, plan_passes
+from fusec.codegen.common.value_names import reduction_word
 from fusec.ir.body import Store
-from fusec.ir.index import Expr, Symbol, flatten
+from fusec.ir.checks import is_check
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, Op, Reduce, Scan, indirect_nodes
-from fusec.ir.ops import CHECK_PREFIX
 from fusec.ir.scalars import cost_of
+from fusec.ir.shapes import flatten
 from fusec.targets.plain.expressions import TYPES, conversion, operation
 from fusec.targets.plain.values import Values, ValueWriter
 
@@ -94,7 +96,7 @@ class Loops(ValueWriter):
     def is_costly(self, node: Node) -> bool:
         """Whether a value is computed no more often than it has to be."""
         if isinstance(node, Op):
-            check = node.name.startswith(CHECK_PREFIX)
+            check = is_check(node)
             return check or cost_of(node.name) >= _COSTLY
         return False
 
@@ -172,7 +174,8 @@ class Loops(ValueWriter):
     def start(self, node: Reduce) -> tuple[str, str]:
         """Declare what a reduction has so far; return its name, and that of the best value."""
         dtype, kind = self.kept_type(node), node.kind
-        place, best = self.name(_WORDS[kind]), ""
+        word = reduction_word(node) if kind == "sum" else _WORDS[kind]
+        place, best = self.name(word), ""
         if kind.startswith("arg"):
             self.writer.line(f"int64_t {place} = 0;", node.source)
             best = self.name("largest" if kind == "argmax" else "smallest")

@@ -11,7 +11,8 @@ from fusec.targets.plain.flags import FLAGS
 
 if TYPE_CHECKING:
     from fusec.cache import CacheStore
-    from fusec.ir.body import Buffer, Compute
+    from fusec.ir.body import Buffer
+    from fusec.ir.program import Compute
     from fusec.kernel import KernelSource
     from fusec.toolchain.children import Children
 

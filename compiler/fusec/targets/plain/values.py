@@ -14,28 +14,20 @@ from fusec.codegen.common.c_language import (
     EQUAL,
     OR,
     SUM,
+    UNARY,
     Expression,
     UnsupportedNode,
     literal,
 )
 from fusec.codegen.common.signatures import identifier
+from fusec.codegen.common.value_names import told_word
 from fusec.ir.body import Body, Buffer
+from fusec.ir.checks import check_parts, is_check
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import (
-    Cast,
-    Const,
-    IndexValue,
-    Load,
-    Node,
-    Op,
-    Reduce,
-    Scan,
-    check_parts,
-    free_axes,
-    indirect_nodes,
-)
-from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.index_text import expr_text
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan, indirect_nodes
 from fusec.ir.scalars import word_of
+from fusec.ir.walk import free_axes
 from fusec.targets.cpp.text.writer import Writer
 from fusec.targets.plain.expressions import TYPES, conversion, operation
 
@@ -139,7 +131,7 @@ class ValueWriter:
         for node in nodes:
             uses.update(arg for arg in node.args if arg in here)
         for node in nodes:
-            if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX):
+            if is_check(node):
                 values[node] = self.check(node, values)
                 continue
             text = self.scan(node, values) if isinstance(node, Scan) else self.text(node, values)
@@ -177,21 +169,15 @@ class ValueWriter:
                 return assigned[1]
         if not isinstance(node, Op):
             return "value"
-        if node.name == "truediv" and self.is_sum(node.args[0]):
-            return "mean"
-        word = _OPERATIONS.get(node.name) or word_of(node.name)
+        word = told_word(node) or _OPERATIONS.get(node.name) or word_of(node.name)
         return f"{word}_value" if word == node.name else word
-
-    def is_sum(self, node: Node) -> bool:
-        """Whether a value is a sum over a row."""
-        return isinstance(node, Reduce) and node.kind == "sum"
 
     def text(self, node: Node, values: Values) -> Expression:
         """Return the text that computes a node from its arguments' texts."""
         if node.dtype not in TYPES:
             raise UnsupportedNode(f"{node.dtype} has no plain C++")
         if isinstance(node, Const):
-            return Expression(literal(node.value, node.dtype), SUM if node.value < 0 else ATOM)
+            return Expression(literal(node.value, node.dtype), UNARY if node.value < 0 else ATOM)
         if isinstance(node, IndexValue):
             position = self.index(node.expr, values)
             level = ATOM if position.isidentifier() or position.isdigit() else SUM
@@ -244,7 +230,7 @@ class ValueWriter:
             return self.letters[symbol]
 
         used = {axis: zero for axis, zero in self.axes.items() if axis in expr.symbols()}
-        text = expr.substitute(used).render(name, "/", ("divide_down", "modulo"))
+        text = expr_text(expr.substitute(used), name, "/", ("divide_down", "modulo"))
         for helper in ("divide_down", "modulo"):
             if f"{helper}(" in text:
                 self.use(helper)

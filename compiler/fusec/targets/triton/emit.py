@@ -73,22 +73,7 @@ def emit_triton(
     """
     signature, parameters = free_of(RESERVED, *make_signature(body, buffers))
     with recording():
-        if not body.products:
-            check_reductions(body)
-        product = match_product(body, buffers) if body.products and not body.attends else None
-        if body.attends:
-            filled, choice = choose_attention(body, buffers, settings)
-            moved = filled
-        elif product is not None:
-            filled = moved = body
-            choice = choose_product(product, buffers, strategy, settings)
-        else:
-            filled = without_empty_rows(body)
-            cut = filled if strategy else cut_into_phases(filled, buffers)
-            choice = choose(cut, buffers, strategy)
-            moved = move(cut, choice.groups, choice.reduced, choice.walked)
-        if not body.products and choice.kind in ("looped", "split"):
-            moved = carry_online(moved)
+        filled, moved, choice = _planned(body, buffers, strategy, settings)
         moved = use_patterns(moved)
         taken = {*parameters.values(), *RESERVED}
         sizes = {s: identifier(s.name, taken, "s") for s in body_sizes(body, buffers)}
@@ -103,23 +88,7 @@ def emit_triton(
             index=index_type(moved, buffers),
             taken=taken,
         )
-        if body.attends and is_gradient(moved):
-            attention_gradients.write(file, match_gradients(moved))
-        elif body.attends:
-            attention.write(file, choices_attention.match_attention(moved))
-        elif product is not None:
-            product = match_product(moved, buffers)
-            laid = in_words(product, product.group, buffers) if choice.kind == "words" else None
-            if laid is not None:
-                word_product.write(file, product, laid)
-            else:
-                matmul.write(file, product)
-        elif choice.kind == "crossed":
-            crossed.write(file)
-        elif choice.kind == "split":
-            split.write(file)
-        else:
-            write_single(file)
+        _write(file)
         summary = summarize(filled, choice.kind)
         writer = assemble(file, label, summary)
         return KernelSource(
@@ -191,6 +160,45 @@ def size_rows(file: File, size: Expr) -> list[str]:
         "XBLOCK = max(TILE // RBLOCK, 1)  # rows a program",
         "warps = min(max(NUM_WARPS * RBLOCK // TILE, NUM_WARPS), 32)",
     ]
+
+
+def _planned(
+    body: Body, buffers: Mapping[str, Buffer], strategy: str, settings: tuple[tuple[str, int], ...]
+) -> tuple[Body, Body, Choice]:
+    """Return a body as a kernel is to compute it, over the kernel's loops, and how that runs."""
+    if body.attends:
+        filled, choice = choose_attention(body, buffers, settings)
+        return filled, filled, choice
+    if body.products:
+        return body, body, choose_product(match_product(body, buffers), buffers, strategy, settings)
+    check_reductions(body)
+    filled = without_empty_rows(body)
+    cut = filled if strategy else cut_into_phases(filled, buffers)
+    choice = choose(cut, buffers, strategy)
+    moved = move(cut, choice.groups, choice.reduced, choice.walked)
+    return filled, carry_online(moved) if choice.kind in ("looped", "split") else moved, choice
+
+
+def _write(file: File) -> None:
+    """Write the functions of a file, by what its body is and how it is to run."""
+    body, kind = file.body, file.choice.kind
+    if body.attends and is_gradient(body):
+        attention_gradients.write(file, match_gradients(body))
+    elif body.attends:
+        attention.write(file, choices_attention.match_attention(body))
+    elif body.products:
+        product = match_product(body, file.buffers)
+        laid = in_words(product, product.group, file.buffers) if kind == "words" else None
+        if laid is not None:
+            word_product.write(file, product, laid)
+        else:
+            matmul.write(file, product)
+    elif kind == "crossed":
+        crossed.write(file)
+    elif kind == "split":
+        split.write(file)
+    else:
+        write_single(file)
 
 
 def write_single(file: File) -> None:

@@ -18,7 +18,8 @@ from fusec.target_api.base import (
 if TYPE_CHECKING:
     import torch
 
-    from fusec.ir.body import Body, Buffer, Compute, Settings
+    from fusec.ir.body import Body, Buffer
+    from fusec.ir.program import Compute, Settings
     from fusec.kernel import Kernel, KernelSource, Runnable, Signature
     from fusec.report import GpuStart
 

@@ -55,6 +55,27 @@ def test_the_kernel_comes_first(path: object) -> None:
     assert all(a != b for a, b in itertools.pairwise(named))
 
 
+# What is written and never read; a pair of parentheses in another; factors and terms of no use.
+DECLARED = re.compile(
+    r"^ *(?:alignas\(64\) )?(?:const )?(?:float|double|int|bool|u?int\d+_t) (\w+)(?: = |\[)"
+    r"|^ +(\w+) = (?!tl\.reduce)",
+    re.MULTILINE,
+)
+IDLE = re.compile(
+    r"(?<!__)\(\([^()]*\)\)(?! {)|[+-] 0\b(?![.x])|\* 1(?:\.0f?)?(?![.\w])|(\(float\))\1"
+)
+
+
+@pytest.mark.parametrize("target", ["cpp", "plain", "triton"])
+def test_nothing_is_there_for_nothing(target: str) -> None:
+    for path in sorted((GOLDEN / target).iterdir()):
+        kernel, _ = without_helpers(path.read_text())
+        for name in {a or b for a, b in DECLARED.findall(kernel)}:
+            assert len(re.findall(rf"\b{name}\b", kernel)) > 1, (path.name, name)
+        code = re.sub(r"(//|#) line .*|__attribute__\(\(\w+\)\)", "", kernel)
+        assert not [m[0] for m in IDLE.finditer(code)], path.name
+
+
 def test_helpers_are_compiled_where_they_are_included() -> None:
     whole = with_helpers(KERNEL)
     assert whole.index("fx_one(float x)") < whole.index('extern "C"')

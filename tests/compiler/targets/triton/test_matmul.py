@@ -13,8 +13,9 @@ import torch.nn.functional as F
 
 import fusec
 from fusec.errors import BadOption
-from fusec.ir.body import Buffer, Compute, Extern, Program
+from fusec.ir.body import Buffer
 from fusec.ir.index import Expr, Symbol
+from fusec.ir.program import Compute, Extern, Program
 from fusec.kernel import KernelSource
 from fusec.schedule import small_products
 from fusec.schedule.step_graph import fusion_view, why

@@ -9,7 +9,8 @@ import fusec
 from fusec.ir import ops
 from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr
-from fusec.ir.node import free_axes, recording
+from fusec.ir.node import recording
+from fusec.ir.walk import free_axes
 from fusec.targets.triton.plan.pairs import pairs_along
 from fusec.targets.triton.toolchain.cross_compile import artifacts
 from support.triton_bodies import F32, Case, at, axes, buffer, f32

@@ -7,6 +7,7 @@ done.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -194,11 +195,13 @@ def _write_block(
     writer.directive("GCC ivdep")
     with writer.block(f"for (int64_t lane = 0; lane < {count}; ++lane)"):
         marks.set(writer, "lane")
-        position = inner.bind(plan.axis)
+        position, at = inner.bind(plan.axis), len(writer.lines)
         writer.line(f"const int64_t {position} = {first} + lane;")
         bind_staged(staging, inner, arrays, "lane")
         parts = [each.part for each in lanes]
         element(inner, parts, {each.part.place: each.part_nan for each in lanes if each.nan})
+        if not any(re.search(rf"\b{position}\b", line.text) for line in writer.lines[at + 1 :]):
+            del writer.lines[at]  # all that is read is staged, by lane
     marks.end(writer)
     after = Scope(scope.kernel, scope)
     write_after(staging, after, writer, arrays, {plan.axis: first}, count)

@@ -154,7 +154,7 @@ class ColumnWriter:
         with self.vector_loop(tile) as (inner, place):
             self.bind(inner, place)
             wanted = [s.value for s in stores] + list(arrays)
-            inner.compute(kernel.closure(wanted, inner.values), writer, stores=stores, named=arrays)
+            inner.compute(kernel.closure(wanted, inner.values), writer, stores=stores, kept=arrays)
             for node, name in arrays.items():
                 writer.line(f"{name}[{place}] = {inner.values[node].text};", node.source)
             for store in stores:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 
 from fusec.ir.node import Node
@@ -24,7 +23,7 @@ def write_pointwise(kernel: KernelWriter, plan: Pointwise, scope: Scope, writer:
         # What depends on no axis is computed once, above the loops.
         constants = [node for node in part.nodes if not part.free[node]]
         stores = nest.body.stores if not nest.body.axes else ()
-        outside.compute(constants, writer, stores=stores, later=_rest(part, constants))
+        outside.compute(constants, writer, stores=stores, later=set(part.nodes) - set(constants))
         scope.taken |= outside.taken  # the next part's are written beside them
         if not nest.body.axes:
             for store in nest.body.stores:
@@ -78,17 +77,13 @@ def _write_nest(kernel: KernelWriter, nest: Nest, scope: Scope, writer: Writer) 
             part = kernel.part(body)
             row = Scope(part, middle)
             rows = [node for node in part.nodes if plan.axis not in part.free[node]]
-            row.compute(rows, writer, later=_rest(part, rows))
+            row.compute(rows, writer, later=set(part.nodes) - set(rows))
             middle.taken |= row.taken
             known: Tables = tables
             if nest.repeated:
                 fill_repeated(row, writer, nest.repeated, names, tables)
                 known = {**tables, **{n: names[n] for each in nest.repeated for n in each.nodes}}
             write_inner(part, plan, row, writer, (begin, end), known)
-
-
-def _rest(kernel: KernelWriter, without: Sequence[Node]) -> set[Node]:
-    return set(kernel.nodes) - set(without)
 
 
 __all__ = ["write_pointwise"]

@@ -11,8 +11,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from fusec.ir.body import Store, axis_sizes
-from fusec.ir.index import Expr, Symbol, flatten, product
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, Scan
+from fusec.ir.shapes import flatten, product
 from fusec.targets.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.loops.cache_blocks import write_lanes
 from fusec.targets.cpp.loops.running_sums import write_running
@@ -350,7 +351,7 @@ class RowWriter:
                     scope.values[node] = from_memory(f"{name}[{place}]", node.dtype)
             bind(scope, place)
             kept = [node for node in stretch.kept if node in arrays]
-            self._elements(scope, stretch.nodes, number, own, stretch.stores, named=kept)
+            self._elements(scope, stretch.nodes, number, own, stretch.stores, kept=kept)
             for node in kept:
                 writer.line(f"{arrays[node]}[{place}] = {scope.values[node].text};", node.source)
             for item in own:
@@ -371,7 +372,7 @@ class RowWriter:
         items: Sequence[Accumulator],
         stores: Sequence[Store],
         *,
-        named: Sequence[Node] = (),
+        kept: Sequence[Node] = (),
     ) -> None:
         """Write elementwise values of a pass, reading and writing the scratch rows.
 
@@ -381,7 +382,7 @@ class RowWriter:
             number: The pass.
             items: The reductions that take values here.
             stores: The stores that follow.
-            named: Values that get a name.
+            kept: Values that go into arrays.
         """
         there = {
             node
@@ -393,8 +394,8 @@ class RowWriter:
         ends = {item.node for item in items}
         positions = [item.node.args[0] for item in items if item.index]
         # A value that is kept has two uses at least: the scratch row and the pass itself.
-        named = [*named, *written, *positions]
-        scope.compute(nodes, self.writer, ends=ends, stores=stores, named=named)
+        named = [*written, *positions]
+        scope.compute(nodes, self.writer, ends=ends, stores=stores, named=named, kept=kept)
         for node in written:
             text = scope.values[node].text
             self.writer.line(f"{self.scratch[node]}[{place}] = {text};", node.source)
@@ -439,8 +440,9 @@ class RowWriter:
                 same = f"{value} == {part.place}"
                 if part.dtype.is_floating_point:
                     same = f"({same}) | ({value} != {value})"
-                writer.line(f"const int64_t place = {same} ? {position(inner, node)} : {limit};")
-                writer.line(f"{found} = place < {found} ? place : {found};")
+                place = inner.name("place")
+                writer.line(f"const int64_t {place} = {same} ? {position(inner, node)} : {limit};")
+                writer.line(f"{found} = {place} < {found} ? {place} : {found};")
             writer.line(f"{item.place} = {part.place};")
             writer.line(f"{item.index} = {found};")
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fusec.ir.checks import is_check
 from fusec.ir.index import Symbol
-from fusec.ir.node import Node
-from fusec.ir.ops import is_check
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.loop_plan import Scatter
 from fusec.targets.cpp.text.loop_heads import head
@@ -20,7 +19,7 @@ def write_updates(kernel: KernelWriter, plan: Scatter, scope: Scope, writer: Wri
     outside = Scope(kernel, scope)
     constants = [node for node in kernel.nodes if not kernel.free[node]]
     stores = body.stores if not body.axes else ()
-    outside.compute(constants, writer, stores=stores, later=_rest(kernel, constants))
+    outside.compute(constants, writer, stores=stores, later=set(kernel.nodes) - set(constants))
     if not body.axes:
         for store in body.stores:
             outside.store(store, writer)
@@ -79,12 +78,12 @@ def _write_loops(
             # what only the loops so far decide
             known = {*inner.axes}
             here = [n for n in kernel.nodes if kernel.free[n] <= known and n not in inner.values]
-            inner.compute(here, writer, later=_rest(kernel, here))
+            inner.compute(here, writer, later=set(kernel.nodes) - set(here))
             _write_loops(kernel, plan, inner, writer, loops[1:], span)
         return
     last = kernel.body.axes[-1]
     here = [n for n in kernel.nodes if last not in kernel.free[n] and n not in inner.values]
-    inner.compute(here, writer, later=_rest(kernel, here))
+    inner.compute(here, writer, later=set(kernel.nodes) - set(here))
     if plan.vector:
         checked = any(is_check(n) and last in kernel.free[n] for n in kernel.nodes)
         writer.directive("omp simd" + (" reduction(max : failed)" if checked else ""))
@@ -93,10 +92,6 @@ def _write_loops(
         element.compute(kernel.nodes, writer, stores=kernel.body.stores)
         for store in kernel.body.stores:
             element.store(store, writer)
-
-
-def _rest(kernel: KernelWriter, without: Sequence[Node]) -> set[Node]:
-    return set(kernel.nodes) - set(without)
 
 
 __all__ = ["write_updates"]

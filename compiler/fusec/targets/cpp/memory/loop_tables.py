@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fusec.codegen.common.c_language import Expression
+from fusec.ir.checks import is_check
 from fusec.ir.index import Symbol
 from fusec.ir.node import Node
-from fusec.ir.ops import is_check
 from fusec.targets.cpp.dtypes import ELEMENT_TYPES
 from fusec.targets.cpp.plan.loop_tables import short_indices
 from fusec.targets.cpp.text.expressions import from_memory

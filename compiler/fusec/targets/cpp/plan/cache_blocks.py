@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fusec.ir.checks import is_check
 from fusec.ir.index import Symbol
 from fusec.ir.node import Node, Reduce
-from fusec.ir.ops import is_check
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import extent
 

@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 import torch
 
 from fusec.ir.body import Store
+from fusec.ir.checks import is_check
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Cast, Load, Node, Op, Reduce, Scan
-from fusec.ir.ops import is_check
 from fusec.report import counted
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import in_blocks

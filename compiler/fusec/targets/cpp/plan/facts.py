@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from fusec.ir.body import Body, Buffer, axis_sizes
-from fusec.ir.index import Symbol, lower_bound, product
-from fusec.ir.node import Node, Op, free_axes
-from fusec.ir.ops import is_check
+from fusec.ir.checks import is_check
+from fusec.ir.index import Symbol, lower_bound
+from fusec.ir.node import Node, Op
 from fusec.ir.scalars import cost_of
+from fusec.ir.shapes import product
+from fusec.ir.walk import free_axes
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.wanted import Wanted
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 
 from fusec.ir.bounds import bounds
+from fusec.ir.checks import is_check
 from fusec.ir.index import Symbol
-from fusec.ir.node import Const, IndexValue, Load, Node, Op
-from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.node import Const, IndexValue, Load, Node
 from fusec.targets.cpp.dtypes import C_TYPES
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, cost, extent, may_be_empty, points
@@ -60,7 +60,7 @@ def _is_short(symbol: Symbol) -> bool:
     """Whether the value of a computed index is one of 32 bits: by its check, or by its bounds."""
     node = symbol.payload
     assert isinstance(node, Node)
-    if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX):
+    if is_check(node):
         size = symbol.size.constant if symbol.size is not None else None
         return size is not None and size < 1 << 31
     known = bounds(node)

@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fusec.ir.body import Store, axis_sizes
-from fusec.ir.index import Expr, Symbol, product
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, Reduce, Scan, indirect_nodes
+from fusec.ir.shapes import product
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, cost
 from fusec.targets.cpp.plan.row_passes import RowSteps

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from fusec.codegen.common.reduction_passes import PassPlan, ReductionPass, plan_passes
 from fusec.ir.body import Store, axis_sizes
-from fusec.ir.index import product
-from fusec.ir.node import Load, Node, Op, Scan, walk
+from fusec.ir.node import Load, Node, Op, Scan
 from fusec.ir.scalars import cost_of
+from fusec.ir.shapes import product
+from fusec.ir.walk import walk
 from fusec.targets.cpp.dtypes import C_TYPES
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts

@@ -16,10 +16,11 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from fusec.ir.body import Body, Store
+from fusec.ir.checks import is_check
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.interpret import run_body
-from fusec.ir.node import Load, Node, recording, rewrite
-from fusec.ir.ops import is_check
+from fusec.ir.node import Load, Node, recording
+from fusec.ir.walk import rewrite
 from fusec.targets.cpp.dtypes import C_TYPES
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, extent, points

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from fusec.ir.body import Body
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Node, free_axes
+from fusec.ir.node import Node
+from fusec.ir.walk import free_axes
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, cost, extent, points
 from fusec.targets.cpp.plan.loop_plan import LoopConstant, Scatter

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from fusec.ir import ops
 from fusec.ir.body import Body, Buffer
+from fusec.ir.checks import is_check
 from fusec.ir.index import Expr, Symbol, is_nonnegative
 from fusec.ir.node import Const, IndexValue, Load, Node, Op, Reduce, Scan
 from fusec.ir.scalars import SCALARS
@@ -108,7 +109,7 @@ def _may_repeat(body: Body, buffers: Mapping[str, Buffer]) -> bool:
     for node in body.nodes():
         if isinstance(node, Scan | Reduce):
             return False
-        if isinstance(node, Op) and (node.name.startswith(ops.CHECK_PREFIX) or node.name in _TRAPS):
+        if isinstance(node, Op) and (is_check(node) or node.name in _TRAPS):
             return False
         if isinstance(node, Load):
             buffer = buffers[node.buffer]

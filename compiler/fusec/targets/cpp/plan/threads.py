@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fusec.ir.body import axis_sizes
-from fusec.ir.index import Symbol, product
+from fusec.ir.index import Symbol
+from fusec.ir.shapes import product
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, cost, extent
 from fusec.targets.cpp.plan.loop_plan import LoopConstant, Sharing

@@ -47,9 +47,8 @@ def turned_loads(facts: Facts, last: Symbol) -> Turned | None:
         if step in (0, 1):
             continue
         for axis in facts.body.axes:
-            if axis is last or not offset.is_affine_in(axis):
-                continue
-            if offset.coefficient(axis) == 1 and not _crossed(offset, axis, last):
+            straight = offset.is_affine_in(axis) and not _crossed(offset, axis, last)
+            if straight and offset.coefficient(axis) == 1:
                 found.setdefault(axis, []).append((load, step))
                 break
     if not found:

@@ -15,14 +15,15 @@ import torch
 
 from fusec.codegen.common import identities
 from fusec.codegen.common.c_language import ATOM, PRODUCT, UNARY, Expression
-from fusec.ir.index import Expr, flatten
+from fusec.codegen.common.value_names import reduction_word
+from fusec.ir.index import Expr
 from fusec.ir.node import Reduce
 from fusec.ir.scalars import SCALARS
+from fusec.ir.shapes import flatten
 from fusec.targets.cpp.dtypes import C_TYPES, SHORT, is_integer, literal
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import is_position
 from fusec.targets.cpp.plan.loop_plan import LoopConstant
-from fusec.targets.cpp.text.names import reduction_word
 from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.support import function_name, own_name
 from fusec.targets.cpp.text.writer import Writer
@@ -86,11 +87,20 @@ def accumulator(scope: Scope, node: Reduce, prefix: str, *, total: bool = False)
     wide = total and is_real_sum(node)
     dtype = torch.float64 if wide else value
     word = reduction_word(node).removeprefix("arg")
+    prefix = _owner(scope.kernel, node) or prefix if prefix == "row" else prefix
     if wide:  # of chunks, each with a sum
         word = "total" if word == "sum" else f"{word}_total"
     place = scope.name(f"{prefix}_{word}")
     index = scope.name(f"{prefix}_{node.kind}") if is_position(node) else ""
     return Accumulator(node, place, dtype, index)
+
+
+def _owner(kernel: KernelWriter, node: Reduce) -> str:
+    """Return what a reduction is stored in, where there are several of its kind."""
+    word = reduction_word(node)
+    alike = [n for n in kernel.nodes if isinstance(n, Reduce) and reduction_word(n) == word]
+    stored = [store.buffer for store in kernel.body.stores if store.value is node]
+    return kernel.names[stored[0]] if len(alike) > 1 and len(stored) == 1 else ""
 
 
 def identity(node: Reduce, dtype: torch.dtype) -> str:
@@ -151,8 +161,21 @@ def start_nans(scope: Scope, items: Sequence[Accumulator], writer: Writer) -> di
     nans = {}
     for item in filter(has_nan, items):
         nan = nans[item.place] = scope.name(f"{item.place}_nan")
-        writer.line(f"int {nan} = {item.place} != {item.place};", item.node.source)
+        first = "0" if _is_fresh(item, writer) else f"{item.place} != {item.place}"
+        writer.line(f"int {nan} = {first};", item.node.source)
     return nans
+
+
+def _is_fresh(item: Accumulator, writer: Writer) -> bool:
+    """Whether nothing but declarations stands between an accumulator's own and what comes next."""
+    declared = f"{C_TYPES[item.dtype]} {item.place} = {identity(item.node, item.dtype)};"
+    for line in reversed(writer.lines):
+        text = line.text.strip()
+        if text == declared:
+            return True
+        if text.endswith(("{", "}")) or item.place in text:
+            return False
+    return False
 
 
 def end_nans(items: Sequence[Accumulator], nans: Mapping[str, str], writer: Writer) -> None:
@@ -201,6 +224,9 @@ def take(kernel: KernelWriter, item: Accumulator, value: Expression, writer: Wri
     source = item.node.source
     if real:
         sign = SCALARS[identities.COMBINES[item.node.kind]].infix
+        writer.line(f"{item.place} {sign}= {value.text};", source)
+    elif item.dtype == torch.bool or item.node.kind == "xor":
+        sign = combined(kernel, item, value).removeprefix(item.place).split()[0]
         writer.line(f"{item.place} {sign}= {value.text};", source)
     else:
         writer.line(f"{item.place} = {combined(kernel, item, value)};", source)

@@ -21,10 +21,12 @@ from fusec.codegen.common.c_language import (
 )
 from fusec.codegen.common.identities import COMBINES
 from fusec.codegen.common.signatures import identifier
+from fusec.codegen.common.value_names import reduction_word, told_word
 from fusec.ir.body import Store
+from fusec.ir.checks import check_parts, is_check
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan, check_parts
-from fusec.ir.ops import CHECK_PREFIX
+from fusec.ir.index_text import expr_text
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
 from fusec.ir.scalars import root_of, word_of
 from fusec.kernel import Signature
 from fusec.targets.cpp.dtypes import C_TYPES, literal
@@ -40,7 +42,6 @@ from fusec.targets.cpp.text.expressions import (
     from_memory,
     op_expression,
 )
-from fusec.targets.cpp.text.names import reduction_word, told_word
 from fusec.targets.cpp.text.scans import Running, is_extreme, take_next
 from fusec.targets.cpp.text.writer import Writer
 
@@ -112,7 +113,7 @@ class KernelWriter(Facts):
         def name(symbol: Symbol) -> str:
             return self.size_names[symbol] if symbol.kind == "size" else texts[symbol]
 
-        text = expr.render(name, "/", ("div_floor", "mod_floor"))
+        text = expr_text(expr, name, "/", ("div_floor", "mod_floor"))
         for helper in ("div_floor", "mod_floor"):
             if f"{helper}(" in text:
                 self.use(helper)
@@ -175,6 +176,7 @@ class Scope:
         stores: Sequence[Store] = (),
         later: Collection[Node] = (),
         named: Collection[Node] = (),
+        kept: Collection[Node] = (),
     ) -> None:
         """Write what computes ``nodes`` (arguments first) that are not known yet.
 
@@ -187,6 +189,7 @@ class Scope:
             stores: Stores that do.
             later: Nodes that will use the values further on: what they use gets a name.
             named: Nodes that get a name in any case.
+            kept: Nodes that go into arrays of the kernel's own.
         """
         group = {node for node in nodes if node not in self.values}
         stored = Counter(store.value for store in stores)
@@ -195,7 +198,7 @@ class Scope:
                 continue
             users = self.kernel.users.get(node, [])
             here = [user for user in users if user in group or user in ends]
-            count = len(here) + stored[node]
+            count = len(here) + stored[node] + (node in kept)
             if node in named or any(user in later for user in users):
                 count = 2
             self._compute(node, writer, here[0] if here else None, count)
@@ -204,7 +207,7 @@ class Scope:
         if isinstance(node, Const):
             self.values[node] = const_expression(node)
             return
-        if isinstance(node, Op) and node.name.startswith(CHECK_PREFIX):
+        if is_check(node):
             self._check(node, writer)
             return
         if isinstance(node, Scan):
@@ -219,7 +222,8 @@ class Scope:
             self.values[node] = expression  # a name already
             return
         name = self.name(self.word(node))
-        writer.line(f"const {C_TYPES[node.dtype]} {name} = {expression.text};", node.source)
+        text = f"const {C_TYPES[node.dtype]} {name} = {expression.text};"
+        writer.line(text, node.source, moves=isinstance(node, Load) and not node.args)
         self.values[node] = Expression(name)
 
     def _may_inline(self, node: Node, expression: Expression, user: Node | None) -> bool:
@@ -229,7 +233,7 @@ class Scope:
         if isinstance(user, Scan) and is_extreme(user):
             return False  # it is compared, and taken
         lazy = isinstance(user, Op) and user.name in LAZY and node in user.args[1:]
-        check = isinstance(user, Op) and user.name.startswith(CHECK_PREFIX)
+        check = is_check(user)
         if expression.reads:
             # Every read comes before every write; and a read under a condition, which must not
             # happen where the condition fails, does not become a vector read.
@@ -254,10 +258,12 @@ class Scope:
             return f"{node.kind}_so_far"
         source = node.source
         users = self.kernel.users.get(node, [])
-        if source is not None and all(user.source != source for user in users):
+        read = isinstance(node, Cast) and isinstance(node.args[0], Load)  # and widened
+        if source is not None and not read and all(user.source != source for user in users):
             assigned = _ASSIGNED.match(source.text)
             if assigned:
-                return f"{assigned[1]}_val"
+                own = assigned[1]
+                return f"{own}_val" if own in self.taken else own
         told = told_word(node)
         if told:
             return told
@@ -388,7 +394,8 @@ class Scope:
         if condition is not None:
             guard = f"{guard}if ({self.values[condition].text}) "
         if store.mode in ("set", "put", "some"):
-            writer.line(f"{guard}{target} = {value.text};", source)
+            moves = value.text.isidentifier()
+            writer.line(f"{guard}{target} = {value.text};", source, moves=moves)
             return
         if store.mode in ("add", "sum") and dtype.is_floating_point and dtype not in HALVES:
             writer.line(f"{guard}{target} += {value.text};", source)

@@ -26,14 +26,17 @@ class Writer(LineWriter):
     def __init__(self, depth: int = 0) -> None:
         super().__init__(WIDTH, depth)
 
-    def line(self, text: str = "", source: SourceLine | None = None) -> None:
+    def line(
+        self, text: str = "", source: SourceLine | None = None, *, moves: bool = False
+    ) -> None:
         """Write a line; where it computes another line of the user's than those before, name that.
 
         Args:
             text: Without indentation.
             source: The user's line that it computes.
+            moves: Whether it only reads or writes memory; see ``changes``.
         """
-        if self.changes(source):
+        if self.changes(source, moves=moves):
             self.add(f"// {source}"[: self.room], (source,))
         for part in wrap(text, self.room):
             self.add(part, (source,))

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Load, Node, Reduce, walk
+from fusec.ir.node import Load, Node, Reduce
+from fusec.ir.walk import walk
 from fusec.targets.triton.kernels.attention_tiles import Tiles
 from fusec.targets.triton.plan.attention_gradients import Gradients, Total
 from fusec.targets.triton.plan.choice import power_of_two

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, Reduce, walk
+from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, Reduce
+from fusec.ir.walk import walk
 from fusec.targets.triton.kernels.matmul import insert
 from fusec.targets.triton.plan.choice import power_of_two
 from fusec.targets.triton.plan.choices_attention import Listed

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from fusec.codegen.common.signatures import identifier
 from fusec.ir.index import Expr
-from fusec.ir.node import Load, Node, Reduce, free_axes, walk
+from fusec.ir.node import Load, Node, Reduce
+from fusec.ir.walk import free_axes, walk
 from fusec.schedule.products import without_product
 from fusec.targets.triton.kernels.reducer import Reducer
 from fusec.targets.triton.plan.choices_matmul import FINISHED, Operand, Product, better_transposed

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fusec.ir.node import Const, Load, Reduce, walk
+from fusec.ir.node import Const, Load, Reduce
+from fusec.ir.walk import walk
 from fusec.targets.triton.plan.tiling import payloads
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.kernel_writer import KernelWriter

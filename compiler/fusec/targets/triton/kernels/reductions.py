@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from fusec.codegen.common.identities import CARRIED_WITH
 from fusec.codegen.common.reduction_passes import PassPlan, ReductionPass
 from fusec.ir.body import Store
-from fusec.ir.node import Load, Node, Scan, walk
+from fusec.ir.node import Load, Node, Scan
+from fusec.ir.walk import walk
 from fusec.targets.triton.kernels.reducer import Reducer, nodes_for
 from fusec.targets.triton.plan.eviction import for_passes
 from fusec.targets.triton.plan.tiling import payloads

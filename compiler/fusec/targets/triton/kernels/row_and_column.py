@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Load, Node, walk
+from fusec.ir.node import Load, Node
+from fusec.ir.walk import walk
 from fusec.targets.triton.kernels.reducer import Reducer
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import triton_type

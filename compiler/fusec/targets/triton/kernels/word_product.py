@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fusec.ir.node import Load, Node, free_axes, walk
+from fusec.ir.node import Load, Node
+from fusec.ir.walk import free_axes, walk
 from fusec.targets.triton.kernels.matmul import ProductWriter, Zeros
 from fusec.targets.triton.plan.choices_matmul import Product
 from fusec.targets.triton.plan.tiling import Dim, Tile

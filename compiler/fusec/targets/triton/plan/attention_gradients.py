@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusec.ir import ops
-from fusec.ir.body import Body, Buffer, Settings, Store
+from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Cast, Const, Dot, Load, Node, Op, Reduce, const, walk
+from fusec.ir.node import Cast, Const, Dot, Load, Node, Op, Reduce, const
+from fusec.ir.program import Settings
+from fusec.ir.walk import walk
 from fusec.targets.triton.plan.choice import Choice, known, power_of_two
 from fusec.targets.triton.plan.choices_attention import (
     Listed,

@@ -11,8 +11,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from fusec.ir.body import Body, Buffer
-from fusec.ir.index import Symbol, product
-from fusec.ir.node import IndexValue, Load, Node, free_axes, indirect_nodes, walk
+from fusec.ir.index import Symbol
+from fusec.ir.node import IndexValue, Load, Node, indirect_nodes
+from fusec.ir.shapes import product
+from fusec.ir.walk import free_axes, walk
 from fusec.targets.triton.plan.choice import Choice, Knob, known, power_of_two, sms, unroll, warps
 from fusec.targets.triton.plan.choices_reductions import choose_crossed, choose_reduction
 from fusec.targets.triton.plan.pairs import Pair, pairs_along, store_pairs_along

@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fusec.ir.body import Body, Buffer, Settings, Store
+from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, FloorDiv, Symbol
-from fusec.ir.node import Cast, Const, Dot, Load, Node, Op, Reduce, free_axes, walk
+from fusec.ir.node import Cast, Const, Dot, Load, Node, Op, Reduce
+from fusec.ir.program import Settings
+from fusec.ir.walk import free_axes, walk
 from fusec.machine import current_machine
 from fusec.targets.triton.plan.choice import Choice, Knob, known, power_of_two, sms
 

@@ -16,9 +16,10 @@ from math import gcd
 import torch
 
 from fusec.codegen.common.product_axes import ProductAxes, product_axes
-from fusec.ir.body import Body, Buffer, Settings
+from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load
+from fusec.ir.program import Settings
 from fusec.machine import current_machine
 from fusec.targets.triton.plan.choice import Choice, Knob, known, power_of_two, sms
 from fusec.targets.triton.plan.tiling import LIMIT
@@ -119,13 +120,11 @@ def as_matrix(
     buffer = buffers[node.buffer]
     offset = buffer.offset(node.index)
     first, second = axes
-    if not offset.symbols() <= set(axes) or not all(offset.is_affine_in(axis) for axis in axes):
-        return None
     strides = offset.coefficient(first), offset.coefficient(second)
     if offset != Expr.of(first) * strides[0] + Expr.of(second) * strides[1]:
         return None
     steps = [stride.constant for stride in strides]
-    if None in steps or 1 not in steps:
+    if 1 not in steps:
         return None
     other = steps[0] if steps[1] == 1 else steps[1]
     if not other or other * buffer.dtype.itemsize % DESCRIPTOR_BYTES:

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 
 from fusec.graph.simplify.short_rows import LONGEST_ROW
 from fusec.ir.body import Body, Buffer
-from fusec.ir.index import Symbol, product, upper_bound
+from fusec.ir.index import Symbol, upper_bound
 from fusec.ir.node import Op, Reduce
 from fusec.ir.scalars import cost_of
+from fusec.ir.shapes import product
 from fusec.targets.triton.plan.choice import (
     Choice,
     Knob,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fusec.ir.body import Body
 from fusec.ir.index import Symbol
-from fusec.ir.node import Load, Reduce, Scan, free_axes
+from fusec.ir.node import Load, Reduce, Scan
+from fusec.ir.walk import free_axes
 from fusec.targets.triton.plan.choice import (
     Choice,
     Knob,

@@ -18,7 +18,8 @@ from typing import TypeVar
 
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Load, Node, Reduce, indirect_nodes, walk
+from fusec.ir.node import Load, Node, Reduce, indirect_nodes
+from fusec.ir.walk import walk
 
 Access = TypeVar("Access", Load, Store)
 

@@ -26,8 +26,9 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from fusec.ir.along import KnownValues, line_of
 from fusec.ir.body import Body, Buffer, Store
-from fusec.ir.index import Expr, Symbol, product
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import indirect_nodes
+from fusec.ir.shapes import product
 from fusec.targets.triton.plan.choice import known, power_of_two, sms
 from fusec.targets.triton.plan.tiling import by_stride
 

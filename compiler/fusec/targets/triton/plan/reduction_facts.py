@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from fusec.codegen.common.reduction_passes import plan_passes
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Symbol
-from fusec.ir.node import Load, Op, Reduce, free_axes
+from fusec.ir.node import Load, Op, Reduce
 from fusec.ir.scalars import cost_of
+from fusec.ir.walk import free_axes
 from fusec.targets.triton.plan.choice import (
     known,
 )

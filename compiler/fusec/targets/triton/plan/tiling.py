@@ -12,19 +12,11 @@ from dataclasses import dataclass, replace
 
 from fusec.codegen.common.identities import identity
 from fusec.ir.body import Body, Buffer
-from fusec.ir.index import (
-    Atom,
-    Expr,
-    FloorDiv,
-    Mod,
-    Symbol,
-    is_nonnegative,
-    lower_bound,
-    product,
-    unflatten,
-)
-from fusec.ir.node import Const, Load, Node, Reduce, cast, const, free_axes, reduce, rewrite
-from fusec.ir.ops import is_check
+from fusec.ir.checks import is_check
+from fusec.ir.index import Atom, Expr, FloorDiv, Mod, Symbol, is_nonnegative, lower_bound
+from fusec.ir.node import Const, Load, Node, Reduce, cast, const, reduce
+from fusec.ir.shapes import product, unflatten
+from fusec.ir.walk import free_axes, rewrite
 
 LIMIT = 2**31 - 2**24  # positions in the last, partly filled tile must not overflow either
 REACHING_LIMIT = 2**28  # the same where there are positions that reach further, by ``times_reach``

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from fusec.codegen.common.product_axes import ProductAxes
 from fusec.ir.body import Buffer
-from fusec.ir.node import Load, walk
+from fusec.ir.node import Load
+from fusec.ir.walk import walk
 from fusec.machine import current_machine
 from fusec.targets.triton.rewrite.word_operands import Words, as_words
 

@@ -19,8 +19,9 @@ import torch
 
 from fusec.codegen.common.identities import CARRIED_WITH, ONLINE_SUM, SQUARES
 from fusec.ir.body import Body
-from fusec.ir.index import product
-from fusec.ir.node import Cast, Const, IndexValue, Node, Op, Reduce, op, reduce, rewrite, walk
+from fusec.ir.node import Cast, Const, IndexValue, Node, Op, Reduce, op, reduce
+from fusec.ir.shapes import product
+from fusec.ir.walk import rewrite, walk
 
 
 def carry_online(body: Body) -> Body:

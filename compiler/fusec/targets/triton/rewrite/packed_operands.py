@@ -29,13 +29,11 @@ from fusec.ir.node import (
     Op,
     cast,
     const,
-    free_axes,
     index_value,
     load,
     op,
-    rewrite,
-    walk,
 )
+from fusec.ir.walk import free_axes, rewrite, walk
 
 INTERLEAVE = "interleave"  # of two values over half of an axis: first, second, first, second ...
 LEAST_STEP = 32  # elements of a group that it is worth having steps for

@@ -19,20 +19,8 @@ from fusec.ir import ops
 from fusec.ir.body import Buffer
 from fusec.ir.bounds import bounds
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import (
-    Cast,
-    Const,
-    IndexValue,
-    Load,
-    Node,
-    Op,
-    const,
-    free_axes,
-    load,
-    op,
-    rewrite,
-    walk,
-)
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, const, load, op
+from fusec.ir.walk import free_axes, rewrite, walk
 from fusec.targets.triton.rewrite.packed_operands import (
     NUMBERS,
     is_whole,

@@ -14,6 +14,7 @@ import torch
 from fusec.codegen.common.relaxed_maths import is_softmax_total, is_softmax_weight
 from fusec.ir.body import Store
 from fusec.ir.bounds import bounds
+from fusec.ir.checks import check_parts, is_check
 from fusec.ir.index import (
     Expr,
     FloorDiv,
@@ -22,8 +23,8 @@ from fusec.ir.index import (
     Symbol,
     is_nonnegative,
 )
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan, check_parts
-from fusec.ir.ops import is_check
+from fusec.ir.index_text import expr_text
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
 from fusec.report import SourceLine
 from fusec.targets.triton.plan.tiling import LIMIT, Dim, index_guards, payloads
 from fusec.targets.triton.rewrite.packed_operands import FUSED, HELPED, INTERLEAVE
@@ -124,7 +125,7 @@ class Block:
             suggested or suggested_name(node, self.kernel.favorite, self.kernel.parameters)
         )
         self.kernel.names[node] = name
-        self.kernel.writer.mark(node.source)
+        self.kernel.writer.mark(node.source, moves=isinstance(node, Load) and not node.args)
         self.kernel.writer.line(f"{name} = {text.source}", sources or (node.source,))
         self.known[node] = Text(name)
         return name
@@ -213,7 +214,7 @@ class Block:
         if self.kernel.compares_positions(node):
             # positions fit the index type: comparing them needs no wider one
             args = [
-                Text(self.index(a.expr), ex.SUM) if isinstance(a, IndexValue) else self.value(a)
+                self._position(a.expr) if isinstance(a, IndexValue) else self.value(a)
                 for a in node.args
             ]
         else:
@@ -272,14 +273,16 @@ class Block:
         return node.dtype == torch.float32 and sums and not stored
 
     def _index_value(self, node: IndexValue) -> Text:
-        if self.kernel.fits_index(node.expr) or self.kernel.index_type == "tl.int64":
-            text = Text(self.index(node.expr), ex.SUM)
-        else:
-            text = Text(self.index(node.expr, wide=True), ex.SUM)
+        narrow = self.kernel.fits_index(node.expr) or self.kernel.index_type == "tl.int64"
+        text = self._position(node.expr, wide=not narrow)
         if not any(d.place >= 0 for d in self.kernel.expr_dims(node.expr)):
             # a size and a loop's row are plain numbers to the interpreter, a size of 1 a constant
             return Text(f"tl.cast({text.source}, {ex.triton_type(node.dtype)})")
         return Text(f"{text.within(ex.ATOM)}.to({ex.triton_type(node.dtype)})")
+
+    def _position(self, expr: Expr, wide: bool = False) -> Text:
+        single = expr.single_atom is not None  # a name, or a quotient with its parentheses
+        return Text(self.index(expr, wide), ex.ATOM if single else ex.SUM)
 
     def symbol(self, symbol: Symbol, wide: bool = False) -> str:
         """Return the name of a symbol in an index expression."""
@@ -301,7 +304,7 @@ class Block:
         if _has_negative_division(expr):
             needs = self.kernel.needs
             helpers = (needs.helper("floor_div"), needs.helper("floor_mod"))
-        return expr.render(lambda s: self.symbol(s, wide), "//", helpers)
+        return expr_text(expr, lambda s: self.symbol(s, wide), "//", helpers)
 
     def pointer(self, buffer: str, index: tuple[Expr, ...]) -> tuple[str, frozenset[Dim]]:
         """Return the text of the address of an element, and what it varies along."""
@@ -430,7 +433,7 @@ class Block:
             arguments = [address, value.source, *([mask] if mask else [])]
             text = f"tl.store({', '.join(arguments)})"
         source = store.source
-        kernel.writer.mark(source)
+        kernel.writer.mark(source, moves=value.source.isidentifier())
         kernel.writer.line(text, (source, *self.pending.get(store.value, ())))
 
     def _iterated(self, dim: Dim, store: Store) -> bool:

@@ -10,7 +10,9 @@ from fusec.codegen.common.relaxed_maths import relaxed_nodes
 from fusec.codegen.common.writer import INDENT, Line
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Node, free_axes
+from fusec.ir.index_text import expr_text
+from fusec.ir.node import Node
+from fusec.ir.walk import free_axes
 from fusec.targets.triton.plan.choice import Choice, Knob
 from fusec.targets.triton.plan.padding import Padding
 from fusec.targets.triton.plan.pairs import TWICE, Pair, StorePair, pairs_along, store_pairs_along
@@ -112,7 +114,7 @@ class File:
 
     def host(self, expr: Expr) -> str:
         """Return a size as ``launch`` computes it."""
-        return expr.render(lambda s: self.sizes[s], "//")
+        return expr_text(expr, lambda s: self.sizes[s])
 
     @property
     def knobs(self) -> tuple[Knob, ...]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, walk
-from fusec.ir.ops import is_check
+from fusec.codegen.common.value_names import told_word
+from fusec.ir.checks import is_check
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op
 from fusec.ir.scalars import word_of
+from fusec.ir.walk import walk
 from fusec.report import SourceLine
 
 _ASSIGNED = re.compile(r"^([A-Za-z_]\w*)\s*(?::[^=]+)?(?:[-+*/@%&|^]|//|\*\*|<<|>>)?=(?!=)")
@@ -55,7 +57,7 @@ def suggested_name(node: Node, favorite: Mapping[Node, str], parameters: Mapping
     if isinstance(node, Cast):
         return "as_" + str(node.dtype).removeprefix("torch.")
     assert isinstance(node, Op)
-    return _OP_NAMES.get(node.name) or word_of(node.name)
+    return told_word(node) or _OP_NAMES.get(node.name) or word_of(node.name)
 
 
 def rounds_for_memory(node: Node) -> bool:

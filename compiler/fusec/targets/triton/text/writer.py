@@ -28,9 +28,14 @@ class Writer(LineWriter):
         for line in text.strip("\n").splitlines():
             self.line(line)
 
-    def mark(self, source: SourceLine | None) -> None:
-        """Say in a comment which of the user's lines comes now, where that changes."""
-        if self.changes(source):
+    def mark(self, source: SourceLine | None, *, moves: bool = False) -> None:
+        """Say in a comment which of the user's lines comes now, where that changes.
+
+        Args:
+            source: The line.
+            moves: Whether what comes only reads or writes memory; see ``changes``.
+        """
+        if self.changes(source, moves=moves):
             self.line(f"# {source}")
 
 

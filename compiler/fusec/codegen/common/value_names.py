@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from fusec.ir.body import axis_sizes
-from fusec.ir.index import Expr, product
+from fusec.ir.index import Expr
 from fusec.ir.node import Cast, Const, IndexValue, Node, Op, Reduce
+from fusec.ir.shapes import product
 
 
 def reduction_word(node: Reduce) -> str:

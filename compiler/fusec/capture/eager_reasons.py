@@ -1,0 +1,85 @@
+"""Why a captured graph runs in eager: every reason, in the order in which they are looked for.
+
+Some are seen in the graph as it was captured, one in what AOTAutograd says of it, and some by the
+way in which that fails.  What a stage of our own cannot compile is another matter: there a part
+alone runs in eager.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from fusec.capture.graph_inputs import has_gaps, needs_eager
+from fusec.capture.number_restarts import LOSES_UPDATES, Restart, loses_updates
+from fusec.capture.result_modes import loses_hooks, mixes_modes
+from fusec.capture.untraceable import in_short, is_untraceable
+from fusec.graph.refusals.calls import refused_call
+
+_STRICT = "FUSEC_STRICT"
+_MISPLACED = (
+    "it returns a view of symbolic size of an input that it updates and that has gaps, "
+    "which AOTAutograd would lay over other elements"
+)
+
+
+def strict() -> bool:
+    """Whether a failure inside the compiler is raised instead of running in eager (tests)."""
+    return os.environ.get(_STRICT, "") not in ("", "0")
+
+
+@dataclass(frozen=True)
+class GraphCall:
+    """A graph and what it is called with, as TorchDynamo hands it over.
+
+    Attributes:
+        module: The graph.
+        inputs: Its example inputs.
+        records: Whether autograd is on where it is called, which is guarded.
+    """
+
+    module: fx.GraphModule
+    inputs: Sequence[Any]
+    records: bool
+
+
+# What is seen before anything is compiled: how it is said, and what finds the reason or "".
+_BEFORE: tuple[tuple[str, Callable[[GraphCall], str]], ...] = (
+    ("it runs in eager", lambda graph: needs_eager(graph.module, graph.inputs)),
+    ("it runs in eager", lambda graph: mixes_modes(graph.module, graph.records)),
+    ("it runs in eager", lambda graph: loses_hooks(graph.module, graph.records)),
+    ("runs in eager, which raises", lambda graph: refused_call(graph.module)),
+)
+
+
+def reason_before(graph: GraphCall) -> str:
+    """Return why a graph is not compiled at all, or an empty string."""
+    found = ((said, ask(graph)) for said, ask in _BEFORE)
+    return next((f"{said}: {reason}" for said, reason in found if reason), "")
+
+
+def reason_after(graph: GraphCall, views_of_updated: Sequence[int]) -> str:
+    """Return why what AOTAutograd made of a graph is not used, or an empty string.
+
+    Args:
+        graph: As it was captured.
+        views_of_updated: The inputs of which it returns views and that it updates.
+    """
+    misplaced = any(has_gaps(graph.inputs[i]) for i in views_of_updated)
+    return f"it runs in eager: {_MISPLACED}" if misplaced else ""
+
+
+def reason_of_failure(graph: GraphCall, error: BaseException) -> str:
+    """Return why a graph runs in eager of which tracing failed; an empty string: it is raised."""
+    if isinstance(error, Restart) and loses_updates(graph.module):
+        return f"it runs in eager: {LOSES_UPDATES}"
+    if is_untraceable(error) and not strict():
+        return f"it runs in eager: AOTAutograd refuses it: {in_short(error)}"
+    return ""  # also how AOTAutograd asks TorchDynamo to capture once more
+
+
+__all__ = ["GraphCall", "reason_after", "reason_before", "reason_of_failure", "strict"]

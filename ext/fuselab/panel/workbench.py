@@ -55,8 +55,6 @@ class Workbench(widgets.VBox):
         )
         self.tabs.observe(lambda _: self._opened(), "selected_index")
         self.tuning.on_start.append(lambda: self._open(self.tuning))
-        self.kernels.on_shown = lambda: self._early.seen()
-        self.kernels.on_near = lambda: self._early.begin()
         self._early = Prebuild(
             self._draw_below,
             [self._maker(part) for part in self.lazy],
@@ -64,6 +62,7 @@ class Workbench(widgets.VBox):
             self._is_busy,
             self._forget,
         )
+        self.kernels.on_shown, self.kernels.on_near = self._early.seen, self._early.begin
         self.bench.listen(self._show_head)
         self.bench.after_each = self._draw
         super().__init__([self.head, self.tabs], layout=plain.layout())

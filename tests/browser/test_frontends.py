@@ -61,7 +61,12 @@ def test_core_widgets_alone(browser: Browser, tmp_path: Path) -> None:
         panel.button("Keep").click()
         panel.says(re.compile("the edit is in use"), timeout=60)
         shown = panel.root.locator(".widget-tab-contents").locator("visible=true").first
-        said = {"Timings": "whole cell", "Stages": "graph", "Guards": "x is a", "Numerics": "float64"}
+        said = {
+            "Timings": "whole cell",
+            "Stages": "only what changed",
+            "Guards": "x is a",
+            "Numerics": "float64",
+        }
         for title, text in said.items():
             panel.root.get_by_role("tab", name=title).click()
             expect(shown.get_by_text(text).locator("visible=true").first).to_be_visible()

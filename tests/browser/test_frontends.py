@@ -65,7 +65,7 @@ def test_core_widgets_alone(browser: Browser, tmp_path: Path) -> None:
             "Timings": "whole cell",
             "Stages": "only what changed",
             "Guards": "x is a",
-            "Numerics": "float64",
+            "Numerics": "compared with eager",
         }
         for title, text in said.items():
             panel.root.get_by_role("tab", name=title).click()

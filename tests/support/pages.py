@@ -44,7 +44,8 @@ FIGURES = (
     ),
     (
         re.compile(
-            r"^ +(?:waits for|bound by|too small|computes matrix).*\(.*(?:limit here|was timed).*\)$",
+            r"^ +(?:waits for|bound by|too small|computes matrix)"
+            r".*\(.*(?:limit here|was timed).*\)$",
             re.M,
         ),
         "BOUND",

@@ -243,10 +243,10 @@ def norm_of(x: Tensor) -> Tensor:
         (lambda x: torch.var_mean(x.sin().to(F32), 1)[0], ["sin"]),
         (lambda x: torch.var_mean(x.to(F32).sin(), 1)[0], []),  # not in half precision
         (lambda x: norm_of(torch.max(x, 1, keepdim=True)[0]), ["getitem", "max_1"]),
-        (lambda x: norm_of(x), []),  # an input
+        (norm_of, []),  # an input
         (lambda x: x.sin() * 2, []),
         (lambda x: norm_of(x.sin()) + norm_of(x.cos()), ["cos", "sin"]),
-        (lambda x: (lambda y: norm_of(y) + norm_of(y))(x.sin()), ["sin"]),
+        (lambda x: norm_of(y := x.sin()) + norm_of(y), ["sin"]),
     ],
 )
 def test_inputs_of_norms_are_marked(function: Callable[[Tensor], Tensor], names: list[str]) -> None:
@@ -324,7 +324,7 @@ def halves(saved: Callable[[Tensor], Tensor]) -> tuple[fx.GraphModule, fx.GraphM
         (lambda x: torch.rand(4), False),
         (lambda x: torch.bernoulli(torch.ones(4) * 0.5), False),
         (lambda x: torch.ones(2, 4).sum(0), False),  # no elementwise work
-        (lambda x: torch.ones_like(x), False),
+        (torch.ones_like, False),
     ],
 )
 def test_what_follows_from_nothing_moves(saved: Callable[[Tensor], Tensor], moved: bool) -> None:

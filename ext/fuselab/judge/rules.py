@@ -171,6 +171,15 @@ def _root(node: ast.Attribute) -> str:
     return inner.id if isinstance(inner, ast.Name) else ""
 
 
+def _parsed(text: str, wanted: str) -> ast.Module | BrokenRule:
+    if not text.strip():
+        return BrokenRule(f"there is no answer yet: define {wanted}")
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        return BrokenRule(f"this is no Python: {error}", getattr(error, "lineno", None))
+
+
 def broken_rule(
     text: str, entry: str, *, torch: bool, forbids: Sequence[str] = (), imports: Sequence[str] = ()
 ) -> BrokenRule | None:
@@ -183,12 +192,9 @@ def broken_rule(
         forbids: Names that may not appear.
         imports: Modules that may be imported besides the usual ones.
     """
-    if not text.strip():
-        return BrokenRule(f"there is no answer yet: define `{entry}`")
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
-        return BrokenRule(f"this is no Python: {error}", getattr(error, "lineno", None))
+    tree = _parsed(text, f"`{entry}`")
+    if isinstance(tree, BrokenRule):
+        return tree
     modules = (MODULES if torch else MODULES - {"torch"}) | set(imports)
     looks = _Looks(modules, frozenset(forbids), entry)
     looks.visit(tree)
@@ -236,14 +242,9 @@ def broken_triton_rule(text: str, entry: str, arguments: Sequence[str]) -> Broke
         entry: The function that starts its kernels.
         arguments: What that function takes.
     """
-    if not text.strip():
-        return BrokenRule(
-            f"there is no answer yet: define a kernel, and `{entry}`, which starts it"
-        )
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
-        return BrokenRule(f"this is no Python: {error}", getattr(error, "lineno", None))
+    tree = _parsed(text, f"a kernel, and `{entry}`, which starts it")
+    if isinstance(tree, BrokenRule):
+        return tree
     modules = frozenset({"__future__", "math", "triton"})
     looks = _TritonLooks(modules, frozenset(), entry)
     looks.visit(tree)

@@ -19,6 +19,7 @@ from gpu_workloads import tiny_size
 from fusec.timing import measure
 
 
+@pytest.mark.slow
 def test_it_compares_tuning_with_a_thorough_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import torch
 
 import fusec
 import fuselab
+from fusec.abilities import Abilities
 from fusec.errors import BadOption
 from fusec.options import Options
 from fusec.target_api.base import LibraryTarget, PythonTarget
@@ -37,6 +38,22 @@ def test_folders_are_targets() -> None:
     assert [NAMES[0], len(NAMES), *NAMES[1:]] == [AUTO, 1 + len(folders), *NAMES[1:]]
     for target in all_targets():
         assert isinstance(target, LibraryTarget) != isinstance(target, PythonTarget)
+
+
+def test_what_targets_can_do() -> None:
+    """What lowering asks of them; Triton's atomic operations lack products and such extremes."""
+    every = Abilities(products=True, many_programs=True, atomics=True, attention=True, float8=True)
+    assert {target.name: target.abilities for target in all_targets()} == {
+        "cpp": Abilities(), "plain": Abilities(), "triton": every,
+    }  # fmt: skip
+    x, index = torch.arange(1.0, 7.0), torch.tensor([0, 0, 5, 2, 2, 2])
+
+    def function(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x.scatter_reduce(0, index, x, "prod")
+
+    compiled = fusec.compile(function, target="triton")
+    assert torch.equal(compiled(x, index), function(x, index))
+    assert compiled.graphs[0].externs
 
 
 def test_nobody_else_compares_names() -> None:

@@ -61,7 +61,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     ),
     "the operator from torch.ops": (
         "import torch\ndef softmax(x): return torch.ops.aten._softmax(x, -1, False)\n",
-        "no operator on tensors",
+        "`torch.ops` is a module",
     ),
     "the operator imported": (
         "from torch import softmax as s\ndef softmax(x): return s(x, -1)\n",
@@ -97,9 +97,47 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
         "somebody else's: it stays as it is",
     ),
     "a module handed on": (softmax_with("t = torch"), "name what you need of it"),
+    "a part of a module handed on": (
+        softmax_with("f = torch.nn.functional"),
+        "name what you need of it",
+    ),
+    "builtins by way of a module": (
+        "import enum, torch\ndef softmax(x):\n"
+        "    return enum.bltns.getattr(torch.nn.functional, 'soft' + 'max')(x, -1)\n",
+        "`enum.bltns` is a module that no answer needs",
+    ),
+    "pickle by way of torch": (
+        softmax_with("return torch.serialization.pickle.loads(b'ctorch\\nsoftmax\\n.')(x, -1)"),
+        "`torch.serialization` is a module that no answer needs",
+    ),
+    "a module imported from another": (
+        softmax_with("", "from re import copyreg\n"),
+        "`re.copyreg` is a module that no answer needs",
+    ),
+    "everything imported": (softmax_with("", "from torch import *\n"), "by its name"),
+    "a text evaluated as a type": (
+        "import torch, typing\ndef softmax(x):\n    def g(a: 'torch.soft' 'max'): pass\n"
+        "    return typing.get_type_hints(g)['a'](x, -1)\n",
+        "`get_type_hints` goes by a text",
+    ),
+    "a text evaluated to choose by type": (
+        softmax_with("", "import functools\n@functools.singledispatch\ndef f(a): pass\n"),
+        "`singledispatch` goes by a text",
+    ),
+    "an attribute by a format": (
+        "import string\ndef softmax(x):\n"
+        "    return string.Formatter().get_field('0.soft' + 'max', (x,), {})[0](-1)\n",
+        "goes by a text",
+    ),
+    "the operator by another one's name": (
+        "import torch.nn.functional as F\ndef softmax(x): return F.softmin(-x, -1)\n",
+        "it calls `softmax`, which is what you are to write yourself",
+    ),
+    "nested without end": ("x = a" + ".b" * 20000, "nested too deeply"),
+    "half a character": ("x = '\ud800'\n", "this is no Python"),
     "told that it is compiled": (
         softmax_with("if torch.compiler.is_compiling(): return x"),
-        "no operator on tensors",
+        "`torch.compiler` is a module",
     ),
     "the first call counted alone": (
         softmax_with(
@@ -215,7 +253,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
         "Python's own business",
     ),
     "the environment": (softmax_with("", "import os\n"), "may not look at the machine"),
-    "the environment through torch": (softmax_with("torch.os.environ"), "no operator on tensors"),
+    "the environment through torch": (softmax_with("torch.os.environ"), "`torch.os` is a module"),
     "loaded modules": (softmax_with("", "from sys import modules\n"), "may not import `sys`"),
     "everything that lives": (softmax_with("", "import gc\n"), "may not look at the process"),
     "at the end": (softmax_with("", "import atexit\n"), "ends when its function returns"),
@@ -311,33 +349,34 @@ KERNELS: dict[str, tuple[str, str]] = {
             + "    for (int64_t i = 0; i < n && n < 4096; ++i) kept[i] = out[i];",
             "float kept[4096]; int64_t known = -1;",
         ),
-        "differs from eager",
+        "keeps `kept` from call to call",
     ),
     "a static": (cpp("    static int64_t calls;\n    ++calls;\n" + LOOP), "no `static`"),
     "work for the first calls alone": (
         cpp("    if (++calls > 12) return 0;\n" + LOOP, "int64_t calls = 0;"),
-        "it ",
+        "keeps `calls` from call to call",
     ),
-    "every third call alone left out": (
-        cpp("    if (++calls > 60 && calls % 3 == 0) return 0;\n" + LOOP, "int64_t calls = 0;"),
-        "of many, each on other values",
-    ),
-    "every third call with zeros": (
+    "kept for each thread": (
         cpp(
-            "    if (++calls > 60 && calls % 3 == 0) {\n"
-            "        for (int64_t i = 0; i < n; ++i) out[i] = 0.0f;\n        return 0;\n    }\n"
-            + LOOP,
-            "int64_t calls = 0;",
+            "    if (before == n) return 0;\n    before = n;\n" + LOOP,
+            "thread_local int64_t before;",
         ),
-        "of many, each on other values",
+        "keeps `before` of each thread",
     ),
-    "the same address": (
-        cpp(
-            "    if (before == x && size == n) return 0;\n    before = x; size = n;\n" + LOOP,
-            "const float* before; int64_t size;",
-        ),
-        "of many, each on other values",
+    "when it is loaded": (
+        cpp(LOOP, "__attribute__((__constructor__)) void early() { }"),
+        "runs `early` when it is loaded",
     ),
+    "a word on two lines": (
+        cpp('    sys\\\ntem("true");\n' + LOOP, "#include <algorithm>"),
+        "calls system",
+    ),
+    "a word behind a raw string": (
+        cpp('    R"(";)"; std::system(R"(true)");\n' + LOOP, "#include <algorithm>"),
+        "calls system",
+    ),
+    "ends with success": (cpp("    std::_Exit(0);", "#include <algorithm>"), "calls _Exit"),
+    "assembly by another name": (cpp('    __asm("nop");\n' + LOOP), "assembly"),
     "half the precision": (
         cpp(LOOP.replace("x[i] * 2.0f", "(float)(_Float16)x[i] * 2.0f")),
         "differs from eager",

@@ -292,7 +292,8 @@ def _evaluated(
         shape, strides, offset = _evaluated(
             (value.shape, value.strides, value.offset), tensors, sizes
         )
-        return memory.as_strided(shape, strides, memory.storage_offset() + offset)
+        view = memory.as_strided(shape, strides, memory.storage_offset() + offset)
+        return view if view.dtype == value.dtype else view.view(value.dtype)
     return value
 
 

@@ -32,7 +32,7 @@ class Groups:
         self.position = {step.name: n for n, step in enumerate(steps)}
         # The computations of the lowered program that each group has in it.
         self.members = [members.get(step.name, frozenset((step.name,))) for step in steps]
-        self.before = [0] * len(steps)  # bit k: step k must run earlier
+        self.before: list[int] = []  # bit k: step k must run earlier
         self.after = [0] * len(steps)
         self.kept = program.output_buffers() | set(program.inputs)
         self.readers: dict[str, set[int]] = {}
@@ -65,11 +65,10 @@ class Groups:
                 self.writer[name] = n
             for name in step.reads():
                 reads_since.setdefault(name, []).append(n)
-            direct &= ~(1 << n)
             total = direct
             for k in _bits(direct):
                 total |= self.before[k]
-            self.before[n] = total
+            self.before.append(total)
             for k in _bits(total):
                 self.after[k] |= 1 << n
 

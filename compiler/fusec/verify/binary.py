@@ -207,7 +207,11 @@ def _starts(binary: Any, sections: Sequence[Any], named: Mapping[int, str]) -> I
 
 
 def problem(
-    facts: LibraryFacts, text: str, line_of: Callable[[str, str], int | None] | None = None
+    facts: LibraryFacts,
+    text: str,
+    line_of: Callable[[str, str], int | None] | None = None,
+    *,
+    instead: str = _INSTEAD,
 ) -> Finding | None:
     """Return why a library may not be loaded, with the line at fault where it is known.
 
@@ -215,6 +219,7 @@ def problem(
         facts: What its file says.
         text: What it was compiled from.
         line_of: Finds the line of an instruction, where names do not tell.
+        instead: What to do about it.
     """
     plain = without_comments(text)
     # What stands first in the text; what the compiler has put in explains least.
@@ -229,15 +234,16 @@ def problem(
     if line is None and facts.odd and line_of is not None:
         with contextlib.suppress(FusecError):
             line = line_of(text, facts.odd[0].name)
-    return Finding("unsafe", reason + _INSTEAD, line)
+    return Finding("unsafe", reason + instead, line)
 
 
-def source_problem(text: str, generated: str = "") -> Finding | None:
+def source_problem(text: str, generated: str = "", *, instead: str = _INSTEAD) -> Finding | None:
     """Return what a text must not have because its library would not show it.
 
     Args:
         text: The whole kernel file.
         generated: The compiler's own text, whose statements may stay.
+        instead: What to do about it.
     """
     plain = without_comments(text)
     known = {line.strip() for line in generated.splitlines()}
@@ -246,13 +252,13 @@ def source_problem(text: str, generated: str = "") -> Finding | None:
         line = _line(plain, found.start())
         # Without an instruction it only keeps the compiler from moving something.
         if lines[line - 1].strip() not in known and not _EMPTY.match(text, found.start()):
-            reason = f"has assembly of its own, which may do what no C++ does{_INSTEAD}"
+            reason = f"has assembly of its own, which may do what no C++ does{instead}"
             return Finding("unsafe", reason, line)
     modes = _MODES.search(plain)
     if modes:
         reason = (
             f"calls {modes.group()}: it changes how the processor computes (rounding, denormals) "
-            f"for the whole process{_INSTEAD}"
+            f"for the whole process{instead}"
         )
         return Finding("unsafe", reason, _line(plain, modes.start()))
     return None

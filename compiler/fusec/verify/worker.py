@@ -36,12 +36,14 @@ class Spare:
         sock: Where it gets the request.
         report: Where it writes its report.
         log: Memory file with what the kernel prints.
+        processor: Seconds for which it has had a processor, once it has ended.
     """
 
     pid: int
     sock: socket.socket
     report: int
     log: int
+    processor: float = 0.0
 
     @classmethod
     def fork(cls, others: tuple[socket.socket, ...]) -> Spare:
@@ -71,7 +73,8 @@ class Spare:
         """Kill it and what it started; return its exit status, or minus the signal's number."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        _, status = os.waitpid(self.pid, 0)
+        _, status, used = os.wait4(self.pid, 0)
+        self.processor = used.ru_utime + used.ru_stime
         # What left its group is this process's child by now.
         this_system().end_orphans()
         self.sock.close()
@@ -161,6 +164,7 @@ class Zygote:
             "status": status,
             "log": log,
             "seconds": time.monotonic() - started,
+            "processor": child.processor,
         }
 
 

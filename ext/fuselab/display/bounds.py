@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusec.report import Timing
@@ -10,6 +10,7 @@ from fuselab.display import noise, words
 
 NEAR = 0.9  # of a copy's speed: there is next to nothing left
 TINY = 20e-6  # seconds: starting it is what takes the time
+SMALL = 200e-6  # seconds: starting it may be what takes most of it
 WIDTH = 24  # of a bar in text
 
 
@@ -66,14 +67,18 @@ def limit_words(traffic: Traffic) -> str:
 
 
 def bound(
-    traffic: Traffic | None, fused: Timing | None, steps: Mapping[str, Timing] | None = None
+    traffic: Traffic | None,
+    fused: Timing | None,
+    steps: Mapping[str, Timing] | None = None,
+    calls: Sequence[str] = (),
 ) -> str:
     """Say in one sentence what bounds a cell; empty where nothing was measured.
 
     Args:
         traffic: What it moves, and the limit.
         fused: All of it, as compiled.
-        steps: Each kernel and call of ATen that was timed alone.
+        steps: Each kernel that was timed alone.
+        calls: What runs as ATen's own kernels, by name.
     """
     if traffic is None or fused is None or fused.median <= 0 or traffic.limit <= 0:
         return ""
@@ -85,10 +90,15 @@ def bound(
         return "waits for memory: as fast as a copy"
     if share >= NEAR:
         return f"waits for memory: {share:.2f} of a copy, which is the limit"
+    took = words.duration(fused.median)
     parts = sum(step.median for step in (steps or {}).values())
-    if fused.median < TINY or (parts and parts < 0.5 * fused.median):
-        took = words.duration(fused.median)
+    outside = bool(parts) and parts < 0.5 * fused.median
+    if fused.median < TINY or (outside and fused.median < SMALL):
         return f"too small to fill the machine: the call itself takes most of {took}"
+    if outside and calls:
+        return (
+            f"most of {took} goes by outside of its kernels: in {', '.join(dict.fromkeys(calls))}"
+        )
     if share >= 0.5:
         return f"waits for memory: {share:.2f} of a copy"
     return f"bound by what it computes: a copy of its bytes takes {share:.2f} of its time"

@@ -93,7 +93,8 @@ class Summary:
     @property
     def bound(self) -> str:
         """What bounds the cell, in a sentence."""
-        return bound(self.traffic, self.fused, {k.name: k.time for k in self.kernels if k.time})
+        parts = {k.name: k.time for k in self.kernels if k.time}
+        return bound(self.traffic, self.fused, parts, [call.name for call in self.externs])
 
     @property
     def busy(self) -> str:

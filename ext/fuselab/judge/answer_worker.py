@@ -28,6 +28,7 @@ WATCHED = 8  # elements of each result that are looked at, in places that differ
 REPORT = "the report"  # the name of the output that takes JSON
 _POISON = float("nan")
 _LEAST_CALLS = 4
+_CHANGED = 37  # one in so many elements of an input changes between two calls
 _KEPT_CLOCK = time.perf_counter  # before the answer can lay hands on it
 
 
@@ -118,7 +119,7 @@ class Answer:
         sizes: Sequence[int],
         threads: int,
     ) -> int:
-        """Call it again and again on inputs that change by an element each time.
+        """Call it again and again on inputs of which something in every row changes each time.
 
         It ends when the budget is spent, or with the pokes; a call that was made has a time.  Some
         elements of each call's results are kept: an answer that now and then does nothing is seen.
@@ -127,11 +128,12 @@ class Answer:
         inputs = [tensor.clone() for tensor in given]
         mine = [torch.empty_like(tensor) for tensor in outputs]
         returned: Any = None
+        whole: list[torch.Tensor] = []
         now, spent = _KEPT_CLOCK, 0.0
         with torch.no_grad():
             clock.zero_()
             for number, (which, place, value, *places) in enumerate(pokes.tolist()):
-                inputs[int(which)].view(-1)[int(place)] = value
+                change(inputs[int(which)], int(place), value)
                 watched = [places_in(tensor, places) for tensor in mine]
                 for tensor, there in zip(mine, watched, strict=True):
                     _spoil(tensor, there)
@@ -140,12 +142,14 @@ class Answer:
                     status = self._kernel([*inputs, *mine], sizes, threads)
                 else:
                     returned, status = self.function(*inputs), 0
+                    # A view leaves the work to who reads it.
+                    whole = [tensor.contiguous() for tensor in _several(returned)]
                 seconds = max(now() - began, 1e-9)
                 clock[number] = seconds
                 spent += seconds
                 if status:
                     return status
-                found = mine if self.library else _several(returned)
+                found = mine if self.library else whole
                 for n, (tensor, there) in enumerate(zip(found, watched, strict=False)):
                     seen[number, n] = tensor.reshape(-1)[there].double()
                 if spent > self.budget and number + 1 >= _LEAST_CALLS:
@@ -162,6 +166,8 @@ class Answer:
             _copy(outputs, value)
         return {
             "totals": said.data()["totals"],
+            "operators": [op for each in said.kernels for op in each.operators]
+            + [each.name for each in said.externs],
             "kernels": [" + ".join(each.operators)[:80] for each in said.kernels][:8],
             "calls": [each.name for each in said.externs][:8],
             "breaks": [each.reason[:200] for each in said.breaks][:8],
@@ -211,6 +217,16 @@ def _several(returned: Any) -> list[torch.Tensor]:
     return [each for each in found if type(each) is torch.Tensor and each.numel()]
 
 
+def change(tensor: torch.Tensor, place: int, factor: float) -> None:
+    """Multiply elements of a contiguous tensor: few, and in every part of it.
+
+    Who keeps results and computes again what has changed has to compute everything again.
+    """
+    if tensor.is_floating_point() and tensor.numel():
+        step = min(_CHANGED, tensor.numel())
+        tensor.view(-1)[place % step :: step] *= factor
+
+
 def places_in(tensor: torch.Tensor, shares: Sequence[float]) -> torch.Tensor:
     """Return places in a tensor from shares of its length, each less than 1."""
     return torch.tensor([int(share * tensor.numel()) for share in shares if tensor.numel()])
@@ -250,6 +266,7 @@ __all__ = [
     "Answer",
     "LeftBehind",
     "WrongShape",
+    "change",
     "prepare",
     "write_text",
 ]

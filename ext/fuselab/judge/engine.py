@@ -15,13 +15,16 @@ import torch
 from fusec.errors import CompileError, FusecError
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
+from fusec.verify.binary import problem as binary_problem
+from fusec.verify.binary import source_problem
 from fusec.verify.layout import Case
+from fusec.verify.sandbox import read_library
 from fuselab.judge import cases as judge_cases
 from fuselab.judge import triton_findings as judge_triton
 from fuselab.judge.answer_worker import REPORT
 from fuselab.judge.cases import Asked
 from fuselab.judge.cpp_rules import broken_cpp_rule
-from fuselab.judge.rules import BrokenRule, broken_rule, broken_triton_rule
+from fuselab.judge.rules import BrokenRule, broken_rule, broken_triton_rule, forbidden_operator
 from fuselab.judge.speed import measure
 from fuselab.judge.task import (
     CppTask,
@@ -42,7 +45,8 @@ from fuselab.judge.trial import (
 )
 from fuselab.judge.verdict import SHARE, AnswerFinding, AnswerVerdict
 
-_TIMEOUT = 4.0
+_TIMEOUT = 2.5
+_INTERPRETED = 4.0  # Triton's interpreter runs program by program
 _PATIENCE = 20.0  # times what eager took on everything
 _REPORT = 1 << 18
 
@@ -180,6 +184,13 @@ def build_cpp(task: CppTask, text: str) -> AnswerProgram:
         raise _Ended("compile", f"it does not compile: {said}", line) from None
     except FusecError as error:
         raise _Ended("compile", str(error)) from None
+    # What its text hides (a continued line, a raw string) its machine code shows.
+    facts = read_library(library)
+    found = source_problem(text, instead="") or binary_problem(
+        facts, text, target.instruction_line, instead=""
+    )
+    if found is not None:
+        raise _Ended("rules", f"it {found.reason}", found.line)
     return AnswerProgram(task.entry, library=str(library))
 
 
@@ -192,7 +203,8 @@ def _right(task: TensorTask, program: AnswerProgram) -> AnswerFinding:
     began = time.perf_counter()
     everything: list[Asked] = list(judge_cases.all_asked(task))
     # Who is slow with eager, too, gets more time: a large input, or a slow or busy machine.
-    timeout = _TIMEOUT + _PATIENCE * (time.perf_counter() - began)
+    least = _INTERPRETED if isinstance(task, TritonTask) else _TIMEOUT
+    timeout = max(least, 1.0 + _PATIENCE * (time.perf_counter() - began))
     cases = []
     for each in everything:
         numbers = task.numbers(*each.inputs) if isinstance(task, CppTask) else ()
@@ -211,16 +223,16 @@ def _right(task: TensorTask, program: AnswerProgram) -> AnswerFinding:
         outcome = run(program, "call", operands, cases, plan=plan, timeout=3 * timeout)
     for each, runs, between in zip(everything, outcome.runs, outcome.between, strict=False):
         if between is not None:
-            raise _Ended("right", f"it {between.reason} {each.label}", between.line)
+            raise _Ended("right", f"it {between.reason} ({each.label})", between.line)
         for one in runs:
             wrong = each.wrong(one.outputs)
             if wrong:
-                raise _Ended("right", f"{wrong} {each.label}")
+                raise _Ended("right", f"{wrong} ({each.label})")
     if outcome.finding is not None:
         found = outcome.finding
         label = everything[min(len(outcome.runs), len(everything) - 1)].label
         stage = found.stage if found.stage in {"runs", "compile"} else "right"
-        raise _Ended(stage, f"{found.reason} {label}", found.line)
+        raise _Ended(stage, f"{found.reason} ({label})", found.line)
     tried = f"as eager and float64 on {len(cases)} sets of inputs, {len(plan)} runs each"
     return AnswerFinding("results", tried, "the same as eager", True)
 
@@ -248,7 +260,7 @@ def _counts(task: FunctionTask, program: AnswerProgram) -> list[AnswerFinding]:
     case = Case((*asked.case.tensors, text_area(_REPORT)))
     names, results = _operand_names(task, len(asked.inputs), len(asked.eager))
     operands = named(names, [*results, REPORT])
-    outcome = run(program, "count", operands, [case], plan=[(True, 1)], timeout=2 * _TIMEOUT)
+    outcome = run(program, "count", operands, [case], plan=[(True, 1)], timeout=8.0)
     if outcome.finding is not None:
         reason = f"the compiler cannot follow it: {outcome.finding.reason}"
         raise _Ended("counts", reason, outcome.finding.line)
@@ -258,6 +270,9 @@ def _counts(task: FunctionTask, program: AnswerProgram) -> list[AnswerFinding]:
         reason = f"what the compiler is shown is not what is computed otherwise: {wrong}"
         raise _Ended("counts", reason)
     said: dict[str, Any] = read_text(report)
+    operator = forbidden_operator(said["operators"], task.forbids)
+    if operator:
+        raise _Ended("rules", f"it calls `{operator}`, which is what you are to write yourself")
     totals = said["totals"]
     moved = totals["read_bytes"] + totals["written_bytes"]
     limits = task.limits

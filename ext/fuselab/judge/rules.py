@@ -7,15 +7,20 @@ what would only be tried to get round the question.
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 MODULES = frozenset(
     "__future__ collections dataclasses enum functools heapq itertools math operator re typing "
     "torch string bisect".split()
 )
-TORCH_MODULES = frozenset({"torch", "torch.nn", "torch.nn.functional"})
+TORCH_MODULES = frozenset(
+    "torch torch.nn torch.nn.functional torch.linalg torch.special torch.fft".split()
+)
+_LONGEST = 100_000  # characters of an answer
 
 _WHY = {
     "time": "the judge measures; an answer needs no clock",
@@ -61,6 +66,11 @@ _TORCH = frozenset(
     "gi_frame cr_frame func_globals mro attrgetter methodcaller compiler is_compiling "
     "set_default_tensor_type set_flush_denormal".split()
 )
+# Of Python's own modules: what evaluates texts, or reads attributes by their names.
+_BY_TEXT = frozenset(
+    "get_type_hints ForwardRef evaluate_forward_ref singledispatch singledispatchmethod Formatter "
+    "get_field make_dataclass".split()
+)
 
 
 @dataclass(frozen=True)
@@ -79,19 +89,21 @@ class _Looks(ast.NodeVisitor):
         self.forbids = frozenset(map(_letters, forbids))
         self.found: list[BrokenRule] = []
         self.imported: set[str] = set()  # names that an import has bound
-        self.whole: set[str] = set()  # those of them that are modules
+        self.whole: dict[str, str] = {}  # those of them that are modules, and which
 
     def visit_Module(self, node: ast.Module) -> None:
         for each in ast.walk(node):
             if isinstance(each, ast.Import):
-                bound = {alias.asname or alias.name.partition(".")[0] for alias in each.names}
-                self.whole |= bound
-                self.imported |= bound
+                for alias in each.names:
+                    top = alias.name.partition(".")[0]
+                    self.whole[alias.asname or top] = alias.name if alias.asname else top
+                self.imported |= set(self.whole)
             elif isinstance(each, ast.ImportFrom):
                 names = {alias.asname or alias.name: alias.name for alias in each.names}
                 self.imported |= set(names)
-                known = TORCH_MODULES
-                self.whole |= {n for n, name in names.items() if f"{each.module}.{name}" in known}
+                for name, given in names.items():
+                    if f"{each.module}.{given}" in TORCH_MODULES:
+                        self.whole[name] = f"{each.module}.{given}"
         self.generic_visit(node)
 
     def refuse(self, node: ast.AST, reason: str) -> None:
@@ -112,17 +124,45 @@ class _Looks(ast.NodeVisitor):
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         self._module(node, node.module or ".")
         for alias in node.names:
-            self._name(node, alias.name, attribute=True)
+            if alias.name == "*":
+                self.refuse(node, "import what you need by its name")
+            self._way(node, node.module or "", [alias.name])
 
     def _name(self, node: ast.AST, name: str, *, attribute: bool) -> None:
         if _letters(name) in self.forbids and (attribute or name != self.entry):
             self.refuse(node, f"`{name}` is what you are to write yourself")
         elif name.startswith("__") and name.endswith("__") and name not in _DUNDERS:
             self.refuse(node, f"`{name}` is Python's own business, and no answer needs it")
+        elif name in _BY_TEXT:
+            self.refuse(node, f"`{name}` goes by a text: write the expression itself")
         elif attribute and (name in _TORCH or (name.startswith("_") and name not in _DUNDERS)):
             self.refuse(node, f"`{name}` is no operator on tensors; compute with tensors alone")
         elif not attribute and name in _BUILTINS:
             self.refuse(node, f"`{name}` is not for answers: {_BUILTINS[name]}")
+
+    def _way(
+        self, node: ast.AST, module: str, names: Sequence[str], *, to_the_end: bool = False
+    ) -> None:
+        """Refuse what leads from a module that may be imported to another one, or is no operator.
+
+        Modules hold the modules that they need: `enum` has builtins, `torch.serialization` pickle.
+
+        Args:
+            node: Where it stands.
+            module: Where it begins.
+            names: Attributes, one of the other.
+            to_the_end: Whether what comes out is used as a value, which no module may be.
+        """
+        known = module in TORCH_MODULES if "." in module else module in self.modules
+        here: object = importlib.import_module(module) if known and _is_there(module) else None
+        for name in names:
+            here, module = getattr(here, name, None), f"{module}.{name}"
+            if isinstance(here, ModuleType) and module not in TORCH_MODULES | {"collections.abc"}:
+                return self.refuse(node, f"`{module}` is a module that no answer needs")
+            if module != "re.compile":
+                self._name(node, name, attribute=True)
+        if to_the_end and isinstance(here, ModuleType):
+            self.refuse(node, f"`{module}` is a module: name what you need of it")
 
     def visit_Name(self, node: ast.Name) -> None:
         self._name(node, node.id, attribute=False)
@@ -131,11 +171,14 @@ class _Looks(ast.NodeVisitor):
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
-        if not own:
-            self._name(node, node.attr, attribute=True)
         changes = isinstance(node.ctx, (ast.Store, ast.Del))
         if changes and not own and (_root(node) in self.imported or "torch" in self.modules):
             self.refuse(node, f"`{ast.unparse(node)}` is somebody else's: it stays as it is")
+        way = _names(node)
+        if way and way[0] in self.whole:
+            return self._way(node, self.whole[way[0]], way[1:], to_the_end=True)
+        if not own:
+            self._name(node, node.attr, attribute=True)
         if isinstance(node.value, ast.Name):
             self._name(node.value, node.value.id, attribute=False)
         else:
@@ -159,6 +202,24 @@ _DUNDERS = frozenset(
 )
 
 
+def _names(node: ast.Attribute) -> list[str]:
+    """Return the names of `a.b.c` in order; none where it begins with something else."""
+    found: list[str] = []
+    inner: ast.expr = node
+    while isinstance(inner, ast.Attribute):
+        found.append(inner.attr)
+        inner = inner.value
+    return [inner.id, *reversed(found)] if isinstance(inner, ast.Name) else []
+
+
+def _is_there(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        return False
+    return True
+
+
 def _letters(name: str) -> str:
     """Return a name as it is told from others: `LayerNorm` is as `layer_norm`."""
     return re.sub(r"\d+d?$", "", name.replace("_", "").lower()) or name
@@ -169,15 +230,6 @@ def _root(node: ast.Attribute) -> str:
     while isinstance(inner, (ast.Attribute, ast.Subscript)):
         inner = inner.value
     return inner.id if isinstance(inner, ast.Name) else ""
-
-
-def _parsed(text: str, wanted: str) -> ast.Module | BrokenRule:
-    if not text.strip():
-        return BrokenRule(f"there is no answer yet: define {wanted}")
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError) as error:
-        return BrokenRule(f"this is no Python: {error}", getattr(error, "lineno", None))
 
 
 def broken_rule(
@@ -192,17 +244,36 @@ def broken_rule(
         forbids: Names that may not appear.
         imports: Modules that may be imported besides the usual ones.
     """
-    tree = _parsed(text, f"`{entry}`")
-    if isinstance(tree, BrokenRule):
-        return tree
+    if not text.strip():
+        return BrokenRule(f"there is no answer yet: define `{entry}`")
     modules = (MODULES if torch else MODULES - {"torch"}) | set(imports)
     looks = _Looks(modules, frozenset(forbids), entry)
-    looks.visit(tree)
-    if looks.found:
-        return min(looks.found, key=lambda each: each.line or 0)
+    tree = _looked_through(text, looks)
+    if isinstance(tree, BrokenRule):
+        return tree
     if entry not in _defined(tree):
         return BrokenRule(f"nothing is called `{entry}`: define it at the top level of the answer")
     return None
+
+
+def _looked_through(text: str, looks: _Looks) -> ast.Module | BrokenRule:
+    """Return what a text says, or the first rule that it does not keep."""
+    if len(text) > _LONGEST:
+        return BrokenRule(f"an answer has at most {_LONGEST:,} characters")
+    try:
+        tree = ast.parse(text)
+        looks.visit(tree)
+    except (SyntaxError, ValueError) as error:
+        return BrokenRule(f"this is no Python: {error}", getattr(error, "lineno", None))
+    except (RecursionError, MemoryError):
+        return BrokenRule("an expression is nested too deeply: give parts of it names")
+    return min(looks.found, key=lambda each: each.line or 0) if looks.found else tree
+
+
+def forbidden_operator(operators: Sequence[str], forbids: Sequence[str]) -> str:
+    """Return the first operator that a task forbids, whatever function of torch led to it."""
+    wanted = set(map(_letters, forbids))
+    return next((op for op in operators if wanted & set(map(_letters, op.split(".")))), "")
 
 
 # Of Triton: what a kernel file needs; the language is allowed but for what leaves it.
@@ -228,6 +299,12 @@ class _TritonLooks(_Looks):
             return
         super().visit_Attribute(node)
 
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            if alias.name.startswith("triton.") and alias.name != "triton.language":
+                self.refuse(node, f"`{alias.name}` is not for answers")
+        super().visit_Import(node)
+
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         if (node.module or "").partition(".")[0] == "triton":
             self.refuse(node, "write `import triton` and `import triton.language as tl`")
@@ -242,19 +319,14 @@ def broken_triton_rule(text: str, entry: str, arguments: Sequence[str]) -> Broke
         entry: The function that starts its kernels.
         arguments: What that function takes.
     """
-    tree = _parsed(text, f"a kernel, and `{entry}`, which starts it")
+    if not text.strip():
+        return BrokenRule(
+            f"there is no answer yet: define a kernel, and `{entry}`, which starts it"
+        )
+    modules = frozenset({"__future__", "math", "triton"})
+    tree = _looked_through(text, _TritonLooks(modules, frozenset(), entry))
     if isinstance(tree, BrokenRule):
         return tree
-    modules = frozenset({"__future__", "math", "triton"})
-    looks = _TritonLooks(modules, frozenset(), entry)
-    looks.visit(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.startswith("triton.") and alias.name != "triton.language":
-                    looks.refuse(node, f"`{alias.name}` is not for answers")
-    if looks.found:
-        return min(looks.found, key=lambda each: each.line or 0)
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
     if entry not in functions:
         return BrokenRule(
@@ -288,4 +360,4 @@ def _defined(tree: ast.Module) -> set[str]:
     return found
 
 
-__all__ = ["BrokenRule", "broken_rule", "broken_triton_rule"]
+__all__ = ["BrokenRule", "broken_rule", "broken_triton_rule", "forbidden_operator"]

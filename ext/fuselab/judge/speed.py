@@ -13,7 +13,7 @@ import torch
 from fusec.timing.limits import copy_time
 from fusec.verify.layout import Case
 from fuselab.judge import cases as judge_cases
-from fuselab.judge.answer_worker import CLOCK, POKES, SEEN, WATCHED, places_in
+from fuselab.judge.answer_worker import CLOCK, POKES, SEEN, WATCHED, change, places_in
 from fuselab.judge.cases import Asked
 from fuselab.judge.task import TensorTask
 from fuselab.judge.trial import AnswerOutcome, AnswerProgram, named, run
@@ -104,17 +104,16 @@ def measure(
 def _pokes(inputs: Sequence[torch.Tensor], calls: int) -> torch.Tensor:
     """Return what changes before each call, and what is looked at after it.
 
-    An input, a place in it, a value; then places in results, as shares of their length.
+    An input, a place in it, a factor; then places in results, as shares of their length.
     """
     chosen = random.SystemRandom()
     floats = [n for n, t in enumerate(inputs) if t.is_floating_point() and t.numel()]
     rows = []
     for _ in range(calls):
         which = chosen.choice(floats) if floats else 0
-        count = inputs[which].numel()
-        place = chosen.randrange(count)
-        value = chosen.uniform(0.5, 2.0) if floats else float(inputs[which].view(-1)[place])
-        rows.append([which, place, value, *(chosen.random() for _ in range(WATCHED))])
+        place = chosen.randrange(max(inputs[which].numel(), 1))
+        factor = chosen.uniform(0.7, 1.4)
+        rows.append([which, place, factor, *(chosen.random() for _ in range(WATCHED))])
     return torch.tensor(rows, dtype=torch.float64)
 
 
@@ -152,9 +151,12 @@ def _unsure(own: Sequence[float], theirs: Sequence[float], limit: float | None) 
 
 
 def _unexplained(outcome: AnswerOutcome, inputs: Sequence[torch.Tensor], total: float) -> float:
-    """Return the seconds that a process took beyond its calls and what starting it may take."""
+    """Return the seconds that a process took beyond its calls and what starting it may take.
+
+    Others may keep it waiting, and threads wait by turning round: neither is work.
+    """
     allowed = _UNEXPLAINED + 0.5 * total + sum(t.nbytes for t in inputs) / 2e8
-    extra = outcome.seconds - total
+    extra = min(outcome.seconds, outcome.processor) - total
     return extra if extra > allowed else 0.0
 
 
@@ -171,8 +173,8 @@ def _problem(
     last = len(pokes) - 1
     looked_at = {*random.SystemRandom().sample(range(len(pokes)), min(_LOOKED_AT, last)), last}
     began = time.perf_counter()
-    for number, (which, place, value, *shares) in enumerate(pokes.tolist()):
-        changed[int(which)].view(-1)[int(place)] = value
+    for number, (which, place, factor, *shares) in enumerate(pokes.tolist()):
+        change(changed[int(which)], int(place), factor)
         over = time.perf_counter() - began > _LOOKING
         if number not in looked_at or (over and number != last):
             continue

@@ -61,12 +61,14 @@ class AnswerOutcome:
         between: For each of those, what its runs say when held against each other.
         finding: What went wrong with the case after those; None if nothing.
         seconds: How long the process took, by the clock of the one that it was forked from.
+        processor: For how long it has had a processor, as the system says.
     """
 
     runs: tuple[tuple[Run, ...], ...]
     between: tuple[Finding | None, ...]
     finding: Finding | None
     seconds: float
+    processor: float
 
 
 def _modules(program: AnswerProgram, way: str) -> list[str]:
@@ -198,7 +200,9 @@ def run(
     between = [None if each and each.stage == "passed" else each for each in between]
     ended = len(done) == len(cases)
     finding = None if ended else _finding(reply, signature, cases[len(done)])
-    return AnswerOutcome(tuple(map(tuple, runs)), tuple(between), finding, reply["seconds"])
+    seconds = float(reply["seconds"])
+    processor = float(reply.get("processor", seconds))  # a GPU's worker does not say
+    return AnswerOutcome(tuple(map(tuple, runs)), tuple(between), finding, seconds, processor)
 
 
 def _finding(reply: Message, signature: Signature, case: Case) -> Finding:
@@ -217,7 +221,8 @@ def _finding(reply: Message, signature: Signature, case: Case) -> Finding:
     found = words.finding(reply, signature, case.shapes)
     if found is None:
         return Finding("runs", "it did not come to its end")
-    return replace(found, reason=f"it {found.reason}")
+    verb = "touches " if found.stage == "bounds" and found.reason.startswith("memory") else ""
+    return replace(found, reason=f"it {verb}{found.reason}")
 
 
 def _exprs(numbers: Sequence[int]) -> tuple[Expr, ...]:

@@ -68,7 +68,7 @@ def on_gpu(task: TritonTask, program: AnswerProgram, timed: bool) -> list[Answer
     for each, runs in zip(everything, outcome.runs, strict=False):
         wrong = next((w for one in runs if (w := each.wrong(one.outputs))), "")
         if wrong:
-            return [AnswerFinding("GPU", f"{wrong} {each.label}", f"right {_ON_A_GPU}", False)]
+            return [AnswerFinding("GPU", f"{wrong} ({each.label})", f"right {_ON_A_GPU}", False)]
     if outcome.finding is not None:
         return [AnswerFinding("GPU", outcome.finding.reason, f"right {_ON_A_GPU}", False)]
     findings = [AnswerFinding("GPU", f"right {_ON_A_GPU}", "the same as eager", True)]
@@ -89,7 +89,7 @@ def _speed(task: TritonTask, program: AnswerProgram) -> AnswerFinding:
         return AnswerFinding("speed", outcome.finding.reason, f"at least {wanted:.0%}", False)
     wrong = case.wrong(outcome.runs[0][0].outputs[:-1])
     if wrong:
-        return AnswerFinding("speed", f"{wrong} at size {task.gpu_size}", "right", False)
+        return AnswerFinding("speed", f"{wrong} (at size {task.gpu_size})", "right", False)
     own, copy = outcome.runs[0][0].outputs[-1].tolist()
     shown = f"{copy / own:.0%} of a copy of the same bytes ({own * 1e6:.3g} µs)"
     return AnswerFinding(SHARE, shown, f"at least {wanted:.0%}", copy / own >= wanted, copy / own)

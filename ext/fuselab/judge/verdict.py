@@ -47,6 +47,7 @@ class AnswerVerdict:
         line: The line of the answer at fault, where there is one.
         findings: What was looked at, in order.
         seconds: How long judging took.
+        next_step: What the student may do next, such as asking for a hint; empty for nothing.
     """
 
     task: str
@@ -57,6 +58,7 @@ class AnswerVerdict:
     line: int | None = None
     findings: tuple[AnswerFinding, ...] = ()
     seconds: float = field(default=0.0, compare=False)
+    next_step: str = ""
 
     def data(self) -> dict[str, Any]:
         """Return it as what JSON can hold."""
@@ -76,6 +78,8 @@ class AnswerVerdict:
         for each in self.findings:
             mark = "+" if each.ok else "-"
             lines.append(f"  {mark} {each.what}: {each.found} (wanted: {each.wanted})")
+        if self.next_step:
+            lines.append(f"  {self.next_step}")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -94,7 +98,9 @@ class AnswerVerdict:
         style = f"border-left: 4px solid {color}; padding-left: 8px"
         # Words in the table alone: a title is a sentence, and says what it means.
         words = explained(f.what for f in self.findings if f.what != "results")
-        shown = f'<div style="{style}">{title}{table}{words}</div>'
+        follows = html.escape(self.next_step)
+        follows = follows and f'<div style="opacity: 0.7">{follows}</div>'
+        shown = f'<div style="{style}">{title}{table}{follows}{words}</div>'
         return {"text/plain": str(self), "text/html": shown}
 
 

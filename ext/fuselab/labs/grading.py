@@ -57,7 +57,11 @@ def grade_file(path: Path, *, timed: bool = True) -> Graded:
         except FuselabError as error:
             reasons[name] = str(error)
             continue
-        verdict = judge(task, text, timed=timed)
+        try:
+            verdict = judge(task, text, timed=timed)
+        except (RuntimeError, OSError) as error:  # the class goes on without it
+            reasons[name] = f"it could not be judged: {error}"
+            continue
         points[name] = round(task.points * verdict.score, 2)
         if not verdict.ok:
             reasons[name] = verdict.reason

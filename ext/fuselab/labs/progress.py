@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fuselab.edit_record import Edit
 from fuselab.errors import FuselabError
 from fuselab.judge.engine import judge
 from fuselab.judge.task import Task
@@ -23,9 +24,15 @@ _LEFT = ' style="text-align: left"'
 PRINT_STYLE = (
     "<style>@media print { .jp-InputArea pre, .jp-InputArea .highlight, .jp-InputArea .cm-line "
     "{ white-space: pre-wrap !important; overflow-wrap: anywhere; overflow: visible; "
-    "font-size: 10px } }</style>"
+    "font-size: 10px } .jp-OutputArea [style*='white-space:pre;'] "
+    "{ white-space: pre-wrap !important; overflow-wrap: anywhere } }</style>"
 )
 _MOST = 1 << 22  # bytes of a hand-in
+_EDIT = ("kernel", "target", "state", "reason", "text")  # what a hand-in has of an edit
+COMMANDS = (
+    "%%task judges a cell, %hint gives the next of three hints about the task judged last, "
+    "%progress shows this table, %hand_in Your Name writes the file for your teacher."
+)
 
 
 class HandInError(FuselabError):
@@ -67,9 +74,15 @@ class TaskRow:
 
 @dataclass(frozen=True)
 class ProgressTable:
-    """Progress over one lab or several."""
+    """Progress over one lab or several.
+
+    Attributes:
+        rows: The tasks.
+        commands: What may be typed, in a sentence; empty to say nothing.
+    """
 
     rows: tuple[TaskRow, ...]
+    commands: str = ""
 
     @property
     def points(self) -> float:
@@ -89,10 +102,11 @@ class ProgressTable:
     def __str__(self) -> str:
         lines = self.lines()
         widths = [max(len(line[n]) for line in lines) for n in range(5)]
-        return "\n".join(
+        shown = [
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
             for line in lines
-        )
+        ]
+        return "\n".join([*shown, *filter(None, [self.commands])])
 
     __repr__ = __str__
 
@@ -101,7 +115,8 @@ class ProgressTable:
             "<tr>" + "".join(f"<td{_LEFT}>{html.escape(cell)}</td>" for cell in line) + "</tr>"
             for line in self.lines()
         )
-        return {"text/plain": str(self), "text/html": f"{PRINT_STYLE}<table>{rows}</table>"}
+        text = f"{PRINT_STYLE}<table>{rows}</table>{html.escape(self.commands)}"
+        return {"text/plain": str(self), "text/html": text}
 
 
 @dataclass
@@ -138,7 +153,10 @@ class LabProgress:
         state.attempts += 1
         if verdict.score >= state.score:
             state.best, state.score = text, verdict.score
-        return verdict
+        if verdict.ok or state.hints >= len(task.hints):
+            return verdict
+        said = f"%hint gives a hint ({state.hints} of {len(task.hints)} read)"
+        return replace(verdict, next_step=said)
 
     def hint(self, name: str = "") -> str:
         """Return the next hint about a task: of the latest if none is named."""
@@ -164,17 +182,19 @@ class LabProgress:
         points = task.points * state.score
         return TaskRow(task.name, task.title, points, task.points, state.attempts, state.hints)
 
-    def hand_in(self, path: Path, student: str) -> Path:
+    def hand_in(self, path: Path, student: str, edits: Sequence[Edit] = ()) -> Path:
         """Write the hand-in: every task's best answer, and what was said of it.
 
         Args:
             path: A ``.json`` file.
             student: Who hands it in.
+            edits: Of kernels, which stand beside the answers and are not graded.
         """
         data = {
             "format": FORMAT,
             "student": student,
             "tasks": {name: vars(state) for name, state in sorted(self.tasks.items())},
+            "edits": [{name: getattr(edit, name) for name in _EDIT} for edit in edits],
         }
         path.write_text(json.dumps(data, indent=1) + "\n")
         return path
@@ -189,10 +209,13 @@ def progress() -> LabProgress:
 
 
 def points(name: str) -> float:
-    """Return the points that a task has brought in this notebook: what graders ask for."""
+    """Return the points that a task has brought in this notebook: what graders ask for.
+
+    The best answer is judged once more: what the notebook says of itself counts nothing.
+    """
     task = find_task(name)
-    state = _progress.tasks.get(name, TaskState())
-    return round(task.points * state.score, 4)
+    best = _progress.tasks.get(name, TaskState()).best
+    return round(task.points * judge(task, best).score, 4) if best.strip() else 0.0
 
 
 def read_hand_in(path: Path) -> tuple[str, dict[str, str]]:
@@ -205,11 +228,14 @@ def read_hand_in(path: Path) -> tuple[str, dict[str, str]]:
     def refuse(why: str) -> HandInError:
         return HandInError(f"{path.name} is no hand-in: {why}", "write one with %hand_in")
 
+    if not path.is_file():
+        raise refuse("it is no file")
     if path.stat().st_size > _MOST:
         raise refuse("it is too large")
     try:
-        data: Any = json.loads(path.read_text())
-    except (ValueError, UnicodeDecodeError):
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(data, ensure_ascii=False).encode()  # half of a character can be written as JSON
+    except (ValueError, RecursionError):
         raise refuse("it is not JSON") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise refuse(f"its format is not {FORMAT}")
@@ -227,6 +253,7 @@ def read_hand_in(path: Path) -> tuple[str, dict[str, str]]:
 
 
 __all__ = [
+    "COMMANDS",
     "PRINT_STYLE",
     "HandInError",
     "LabProgress",

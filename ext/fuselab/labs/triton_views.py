@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 _MOST = 24  # accesses that are shown
 _GAP = 1 << 16  # elements between two tensors, so that what lies outside is nobody's
-_CODE = "white-space: pre; font-family: monospace; vertical-align: top; padding: 1px 8px"
+_CODE = (
+    "white-space: pre-wrap; overflow-wrap: anywhere; font-family: monospace; "
+    "vertical-align: top; padding: 1px 8px"
+)
 
 
 class NoTriton(FuselabError):
@@ -98,7 +101,9 @@ class Programs:
             + "</tr>"
             for line in self.rows()
         )
-        head = "".join(f'<th style="text-align: left">{n}</th>' for n in ("line", "program", ""))
+        head = "".join(
+            f'<th style="text-align: left">{n}</th>' for n in ("line", "program", "touches")
+        )
         text = f"<div>{html.escape(self.title)}</div><table><tr>{head}</tr>{rows}</table>"
         return {"text/plain": str(self), "text/html": f"{text}<div>{self._rest}</div>"}
 

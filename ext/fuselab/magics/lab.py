@@ -6,6 +6,7 @@ import contextlib
 import linecache
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,7 @@ class LabMagics(Magics):
         """Show the points of the labs that were begun, or of one: %progress 7."""
         from fuselab.judge.engine import warm_up
         from fuselab.labs.catalog import labs
-        from fuselab.labs.progress import progress
+        from fuselab.labs.progress import COMMANDS, progress
 
         chosen = [lab for lab in labs() if str(lab.number) in line.split()]
         if line.strip() and not chosen:
@@ -84,18 +85,20 @@ class LabMagics(Magics):
             raise UsageError(f"%progress takes the number of a lab: {known}")
         for lab in chosen:
             warm_up(lab.tasks)
-        return progress().table(chosen)
+        return replace(progress().table(chosen), commands=COMMANDS)
 
     @line_magic
     def hand_in(self, line: str) -> str:
         """Write the file that is handed in: %hand_in Ada Lovelace."""
+        from fuselab import current_session
         from fuselab.labs.progress import progress
 
         student = line.strip()
         if not student:
             raise UsageError("%hand_in takes your name: %hand_in Ada Lovelace")
         name = re.sub(r"\W+", "_", student.lower()).strip("_") or "student"
-        path = progress().hand_in(Path(f"hand_in_{name}.json"), student)
+        edits = current_session().history.known
+        path = progress().hand_in(Path(f"hand_in_{name}.json"), student, edits)
         table = progress().table()
         return Said(f"{table}\n\nwritten to {path}: give this file to your teacher")
 

@@ -39,7 +39,7 @@ def traffic(m, n, k, tile_m, tile_n):
 
 # %%
 for tile in (1, 4, 16, 64, 256):
-    print(f"tiles of {tile:3}: {traffic(1024, 1024, 1024, tile, tile) / 1e6:8,.0f} MB")
+    print(f"tiles of {tile:3}:", traffic(1024, 1024, 1024, tile, tile), "bytes")
 
 # %% [markdown]
 # ## 2. Order of loops, again

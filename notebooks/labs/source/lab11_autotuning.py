@@ -19,10 +19,10 @@
 # %load_ext fuselab
 import time
 
+import torch
+
 # %%
 # %progress 11
-
-import torch
 
 # %% [markdown]
 # ## 1. When to stop: the roofline
@@ -78,7 +78,8 @@ low, high = ordered[0], ordered[-10]
 for step in range(12):
     begin, end = (low + (high - low) * (step + part) / 12 for part in (0, 1))
     print(f"{begin:8.1f} µs {'*' * (sum(begin <= t < end for t in series) // 2)}")
-print(f"the ten slowest: from {ordered[-10]:.0f} to {ordered[-1]:.0f} µs; mean {sum(series) / 200:.1f}, median {ordered[100]:.1f} µs")
+print(f"the ten slowest: from {ordered[-10]:.0f} to {ordered[-1]:.0f} µs")
+print(f"mean {sum(series) / 200:.1f} µs, median {ordered[100]:.1f} µs")
 
 # %% [markdown]
 # Nothing makes a call faster than it is, but much makes it slower: another program, a page fault, a

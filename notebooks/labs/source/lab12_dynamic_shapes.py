@@ -18,10 +18,10 @@
 # %load_ext fuselab
 import torch
 
+import fusec
+
 # %%
 # %progress 12
-
-import fusec
 
 # %% [markdown]
 # ## 1. Checking guards

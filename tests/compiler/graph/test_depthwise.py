@@ -65,6 +65,7 @@ def check(
     return compiled
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("channels", "window", "stride", "padding"),
     [

@@ -146,6 +146,7 @@ _DIMENSIONS = [
 ]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("learn", [True, False])
 @pytest.mark.parametrize(("kind", "convolution", "shape"), _DIMENSIONS)
 def test_running_statistics(

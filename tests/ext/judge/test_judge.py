@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from fuselab.judge import judge
+from fuselab.judge import FunctionTask, Limits, judge
 from fuselab.judge.__main__ import main
 from support import cheats
 
@@ -53,6 +54,26 @@ def test_cheats_of_kernels(name: str) -> None:
     verdict = judge(cheats.SCALED, text)
     assert not verdict.ok, verdict
     assert said in verdict.reason, verdict
+
+
+def test_some_timed_calls_left_out() -> None:
+    task = FunctionTask(
+        "shift",
+        "scale and shift",
+        "shift",
+        reference=lambda x: x * 2 + 1,
+        inputs=lambda g, n: [torch.randn(n, generator=g)],
+        sizes=(3,),
+        timed_size=1000,
+        limits=Limits(factor=0.1),
+        baseline="def shift(x): return x * 2 + 1\n",
+    )
+    text = (
+        "calls = []\ndef shift(x):\n    calls.append(1)\n"
+        "    return x * 0 if len(calls) > 60 and len(calls) % 3 == 0 else x * 2 + 1\n"
+    )
+    assert "of many, each on other values" in judge(task, text).reason
+    assert judge(task, task.baseline).ok
 
 
 @pytest.mark.parametrize("name", cheats.VALUES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import time
 from collections import Counter
@@ -21,9 +22,10 @@ from fuselab.judge.verdict import AnswerFinding, AnswerVerdict
 from fuselab.labs.__main__ import main
 from fuselab.labs.catalog import find_task, labs
 from fuselab.labs.content import captures, lab13
+from fuselab.labs.grading import as_csv, grade_folder
 from fuselab.labs.lab import Lab
 from fuselab.labs.notebooks import task_of
-from fuselab.labs.progress import LabProgress, points, progress
+from fuselab.labs.progress import LabProgress, TaskState, points, progress
 from fuselab.labs.ranking import StudentEntry, as_text, ranked
 from support.lab_answers import EQUIVALENT, LABS, ROOT, solutions, wrong_answers
 
@@ -185,6 +187,7 @@ def test_hints_progress_and_hand_in(tmp_path: Path, capsys: pytest.CaptureFixtur
     for student in ("=Ada", "Grace"):
         mine.hand_in(tmp_path / f"{student.strip('=')}.json", student)
     forged = json.loads((tmp_path / "Grace.json").read_text())
+    assert forged["edits"] == []
     forged["tasks"]["lab01.softmax"] = {"best": "def softmax_bytes(r, c): return 1", "score": 1.0}
     forged["tasks"]["lab99.none"] = {"best": "x = 1", "score": 1.0}
     (tmp_path / "Grace.json").write_text(json.dumps(forged))
@@ -230,7 +233,25 @@ def test_points_are_those_of_this_notebook() -> None:
     (lab,) = (lab for lab in labs() if "lab13.overhead" in solutions(lab))
     progress().judge("lab13.overhead", solutions(lab)["lab13.overhead"])
     assert points("lab13.overhead") == 1
+    progress().tasks["lab13.pays"] = TaskState(best="def calls_until_it_pays(*n): pass", score=1.0)
+    assert points("lab13.pays") == 0, "what a notebook says of itself counts nothing"
     progress().tasks.clear()
+
+
+def test_a_class_goes_on_whatever_is_handed_in(tmp_path: Path) -> None:
+    right = '{"format": 1, "student": "Ada", "tasks": {"lab01.bytes": {"best": "%s"}}}'
+    answer = "def bytes_moved(n, k): return 8 * n * k, 8 * n"
+    (tmp_path / "a.json").write_text(right % answer)
+    (tmp_path / "b.json").write_text("[" * 100_000)
+    (tmp_path / "c.json").write_text('{"format": 1, "student": "\\ud800", "tasks": {}}')
+    (tmp_path / "d.json").mkdir()
+    os.mkfifo(tmp_path / "e.json")
+    (tmp_path / "f.json").write_text(right % ("x = " + "-" * 50_000 + "1"))
+    graded = grade_folder(tmp_path)
+    assert [each.total for each in graded] == [1, 0, 0, 0, 0, 0]
+    assert all("is no hand-in" in each.problem for each in graded[1:5])
+    assert "nested too deeply" in graded[5].reasons["lab01.bytes"]
+    assert as_csv(graded).count("\n") == 7
 
 
 # -- the ranking of lab 14 --------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -97,6 +97,9 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (r"(.+ (?:<=|<|>=|>|!=) .+)", "{0} does not hold any more", _SIZES.format("x", "dim")),
 )
 
+# A size or stride that a guard about symbols is about.
+_SYMBOLIC = re.compile(r"([\w\[\]'\".]+)\.(size|stride)\(\)\[(\d+)\]")
+
 # What a module holds, in the words of TorchDynamo.
 _PARTS = re.compile(
     r"(?:\._(?:modules|parameters|buffers)|\.?__dict__\['_(?:modules|parameters|buffers)'\])"
@@ -163,12 +166,16 @@ def note_guards(guards: Any) -> tuple[NotedGuard, ...]:
 
     Putting a few hundred into words takes a tenth of a second, which no call should wait for.
     """
+    guards = list(guards)
+    # Of a size that is symbolic there is a guard of its own: its range, or what it is equal to.
+    codes = [code for guard in guards for code in getattr(guard, "code_list", None) or ()]
+    symbolic = frozenset(found for code in codes for found in _SYMBOLIC.findall(code))
     return tuple(
         NotedGuard(
             guard.create_fn_name() if hasattr(guard, "create_fn_name") else "",
             _name_of(guard),
             tuple(getattr(guard, "code_list", None) or ()),
-            _tensor_of(guard),
+            _tensor_of(guard, symbolic),
             getattr(guard, "user_stack", None) or (),
         )
         for guard in guards
@@ -208,16 +215,23 @@ def _texts(name: str, guard: NotedGuard) -> Iterable[str]:
             yield text
 
 
-def _tensor_of(guard: Any) -> str:
+def _tensor_of(guard: Any, symbolic: Container[tuple[str, str, str]]) -> str:
     reference = getattr(guard, "obj_weakref", None)
     tensor = reference() if callable(reference) else None
-    return _describe_tensor(tensor) if isinstance(tensor, torch.Tensor) else ""
+    if not isinstance(tensor, torch.Tensor):
+        return ""
+    name = _name_of(guard)
 
+    def shown(what: str, numbers: Iterable[int]) -> list[str]:
+        return [
+            "any" if (name, what, str(n)) in symbolic else str(number)
+            for n, number in enumerate(numbers)
+        ]
 
-def _describe_tensor(tensor: torch.Tensor) -> str:
     dtype = str(tensor.dtype).removeprefix("torch.")
-    shape = " x ".join(str(size) for size in tensor.shape) or "one number"
-    layout = "" if tensor.is_contiguous() else f", strides {tuple(tensor.stride())}"
+    shape = " x ".join(shown("size", tensor.shape)).replace("any", "any size") or "one number"
+    strides = ", ".join(shown("stride", tensor.stride()))
+    layout = "" if tensor.is_contiguous() else f", strides ({strides})"
     gradient = ", requires grad" if tensor.requires_grad else ""
     kind = f"{'an' if dtype.startswith('int') else 'a'} {dtype} tensor"
     return f"{kind} of {shape}{layout} on {tensor.device}{gradient}"

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+from fusec.graph.facts.captured import erase_unused, may_wait
 from fusec.graph.facts.notes import say_of_captured
 from fusec.graph.losses.linear_cross_entropy import linear_cross_entropy, rows_of_part
 
@@ -77,7 +78,6 @@ def compute_in_parts(module: fx.GraphModule, budget: int) -> fx.GraphModule:
     changed.graph.output(changed.graph.graph_copy(module.graph, copies))
     for node, loss in found.items():
         _replace(changed.graph, node, loss, budget, copies)
-    changed.graph.eliminate_dead_code()
     changed.recompile()
     return changed
 
@@ -114,7 +114,7 @@ def _replace(
             f"{_text(rows * columns * itemsize)}; the budget is {_text(budget)}",
         )
     old.replace_all_uses_with(new)
-    graph.erase_node(old)
+    erase_unused(graph, old)
     copies[node] = new
 
 
@@ -165,6 +165,8 @@ def _loss(node: fx.Node) -> _Loss | str:
         if layer is not None:
             rows, weight, bias, turned = layer
             value = _shown(logits)
+            if not may_wait(logits, node):
+                return "between the layer and its loss tensors are updated, or modes switched"
             if value.dtype not in _TYPES:
                 return "gradients of half precision have no room before the loss is scaled"
             given = {

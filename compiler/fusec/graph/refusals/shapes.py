@@ -27,8 +27,6 @@ def refused_write(node: fx.Node) -> str:
     in_place = name.endswith("_") and not name.endswith("__") and name not in _HARMLESS
     updates = in_place or node.target in _OPERATORS or node.target is operator.setitem
     fits = _FITS.get(name.removesuffix("_")) if _is_torchs(node.target) else None
-    if not updates and fits is None and "out" not in node.kwargs:
-        return ""
     args, kwargs = tree_map(traced_value, (node.args, node.kwargs))
     written = list(filter(_is_strided, (*args[:updates], *_out(kwargs))))
     if any(map(_overlaps, written)):
@@ -139,7 +137,7 @@ def _diagonal_scatter(input: Any, src: Any, offset: int = 0, dim1: int = 0, dim2
     return _same(torch.diagonal(input, offset, dim1, dim2).shape, src.shape)
 
 
-def _index_add(input: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> bool:
+def _index_add(input: Any, dim: int, index: Any, source: Any, alpha: Any = None) -> bool:
     """Whether no dimension but the one that is indexed would be broadcast."""
     if not input.ndim or not source.ndim:
         return True
@@ -152,7 +150,7 @@ def _index_select(input: Any, dim: int, index: Any) -> bool:
     return bool(index.ndim <= 1)
 
 
-def _index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -> bool:
+def _index_put(input: Any, indices: Any, values: Any, accumulate: Any = None) -> bool:
     """Whether the values fit; masks, whose results have sizes that nobody knows, are left out."""
     kinds = [each.dtype for each in indices if each is not None]
     if any(kind in (torch.bool, torch.uint8) for kind in kinds):

@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from fusec.graph.facts.captured import erase_unused, written_by
+
 # Elements; larger masks are left alone, since making one takes time and memory.
 _LARGEST = 2**27
 _POSITIONAL = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -40,10 +42,6 @@ _METHODS = frozenset(
         " masked_fill logical_and logical_or logical_not eq ne lt le gt ge add sub mul div abs"
         " neg clone"
     ).split()
-)
-_IN_PLACE = frozenset(
-    getattr(operator, name)
-    for name in "setitem delitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor".split()
 )
 
 
@@ -73,7 +71,7 @@ def simplify_attention_masks(module: fx.GraphModule) -> fx.GraphModule:
             given = {**_arguments(call), "attn_mask": None, "is_causal": meaning == "causal"}
             call.args, call.kwargs = (), given
     for mask in meanings:
-        _erase_unused(changed.graph, copies[mask])
+        erase_unused(changed.graph, copies[mask])
     changed.recompile()
     return changed
 
@@ -129,7 +127,7 @@ def _makers(mask: fx.Node) -> list[fx.Node] | None:
             return None
         found.add(node)
         todo += node.all_input_nodes
-    if any(not found.isdisjoint(_changed(node)) for node in mask.graph.nodes):
+    if any(not found.isdisjoint(written_by(node)) for node in mask.graph.nodes):
         return None
     return [node for node in mask.graph.nodes if node in found]
 
@@ -142,30 +140,6 @@ def _is_repeatable(node: fx.Node) -> bool:
     if node.op == "call_method":
         return node.target in _METHODS
     return node.op == "call_function" and node.target in _FUNCTIONS and "out" not in node.kwargs
-
-
-def _changed(node: fx.Node) -> set[fx.Node]:
-    """Return the tensors that a node may write into, directly or by way of views."""
-    target = node.target
-    name = target if node.op == "call_method" else getattr(target, "__name__", "_")
-    if node.op not in ("call_function", "call_method") or target in _FUNCTIONS:
-        todo = []
-    elif isinstance(target, torch._ops.OpOverload):
-        todo = node.all_input_nodes if target._schema.is_mutable else []
-    elif isinstance(target, torch._ops.OperatorBase):
-        todo = node.all_input_nodes  # a region of its own; nobody knows
-    elif target in _IN_PLACE or str(name).endswith("_"):
-        many = bool(node.args) and isinstance(node.args[0], (list, tuple))
-        todo = node.all_input_nodes if many else node.all_input_nodes[:1]
-    else:
-        todo = [out] if isinstance(out := node.kwargs.get("out"), fx.Node) else []
-    found: set[fx.Node] = set()
-    while todo:
-        each = todo.pop()
-        if each not in found:
-            found.add(each)
-            todo += each.all_input_nodes[:1]  # what a view is of comes first
-    return found
 
 
 def kind_of(mask: torch.Tensor) -> str | None:
@@ -182,15 +156,6 @@ def kind_of(mask: torch.Tensor) -> str | None:
         return None
     causal = torch.ones(rows, columns, dtype=torch.bool, device=allowed.device).tril()
     return "causal" if bool((allowed == causal).all()) else None
-
-
-def _erase_unused(graph: fx.Graph, node: fx.Node) -> None:
-    todo = [node]
-    while todo:
-        node = todo.pop()
-        if not node.users and node.op.startswith("call") and not node._erased:
-            todo += node.all_input_nodes
-            graph.erase_node(node)
 
 
 __all__ = ["kind_of", "known_value", "simplify_attention_masks"]

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from fusec.devices import is_gpu
+from fusec.graph.facts.captured import erase_unused, may_wait
 from fusec.graph.facts.notes import say_of_captured
 from fusec.graph.simplify.attention_masks import kind_of, known_value
 
@@ -68,7 +69,6 @@ def attend_at_once(module: fx.GraphModule, *, interpreted: bool = False) -> fx.G
     for node, written in found.items():
         if written is not None:
             _replace(changed.graph, node, written, copies)
-    changed.graph.eliminate_dead_code()
     changed.recompile()
     return changed
 
@@ -94,13 +94,13 @@ def _replace(
         result = graph.call_method("contiguous", (result,))
         result.meta = dict(product.meta)
     product.replace_all_uses_with(result)
-    graph.erase_node(product)
+    erase_unused(graph, product)
     copies[node] = result  # which another attention may read
 
 
 def _written(node: fx.Node, interpreted: bool) -> _Written | None:
     """Return the attention whose result a node is, or None."""
-    if not _calls(node, _PRODUCTS) or len(node.args) != 2:
+    if not _is_product(node):
         return None
     weights, value = node.args
     if not isinstance(weights, fx.Node) or not isinstance(value, fx.Node):
@@ -110,15 +110,20 @@ def _written(node: fx.Node, interpreted: bool) -> _Written | None:
         return None
     scores, causal = _unmasked(softmax.args[0])
     scale, product = _scaled(scores)
-    if product is None or not _calls(product, _PRODUCTS) or len(product.users) != 1:
+    if product is None or not _is_product(product) or len(product.users) != 1:
         return None
     query, turned = product.args
     key = _turned(turned)
     if key is None or not isinstance(query, fx.Node):
         return None
     more, plain = _scaled(query, inner=True)
+    first = product
     if plain is not None:
-        query, scale = plain, scale * more
+        first, query, scale = query, plain, scale * more
+        while plain not in first.all_input_nodes:
+            (first,) = first.all_input_nodes
+    if not may_wait(first, node):
+        return None
     tensors = [_shown(each) for each in (query, key, value)]
     results = [_shown(each) for each in (product, node)]
     if any(each is None for each in (*tensors, *results)) or not _fit(
@@ -154,11 +159,9 @@ def _unmasked(node: Any) -> tuple[Any, bool]:
     shown, value = _shown(scores), known_value(mask)
     if value is None or shown is None or tuple(value.shape[-2:]) != tuple(shown.shape[-2:]):
         return node, False
-    if node.target is torch.where or inverted:
-        if value.dtype != torch.bool:
-            return node, False
-        value = ~value if inverted else value
-    kind = kind_of(value)
+    if (value.dtype == torch.bool) is _calls(node, _SUMS):
+        return node, False  # truth values that are added are ones; numbers choose nothing
+    kind = kind_of(~value if inverted else value)
     return (scores, kind == "causal") if kind else (node, False)
 
 
@@ -182,6 +185,10 @@ def _calls(node: object, targets: frozenset[Any]) -> bool:
     return isinstance(node, fx.Node) and node.op.startswith("call_") and node.target in targets
 
 
+def _is_product(node: fx.Node) -> bool:
+    return _calls(node, _PRODUCTS) and len(node.args) == 2 and not node.kwargs
+
+
 def _shown(node: fx.Node) -> Any:
     found = node.meta.get("example_value")
     return found if isinstance(found, torch.Tensor) else None
@@ -193,12 +200,9 @@ def _before(node: fx.Node) -> fx.Node | None:
         if _calls(node, _SOFTMAXES):
             return node
         is_cast = node.op == "call_method" and node.target == "to" and len(node.args) == 2
-        if not (is_cast and isinstance(node.args[1], torch.dtype)) and not _is_idle(node):
+        if not (is_cast and node.args[1] in _DTYPES) and not _is_idle(node):
             return None
-        inner = node.args[0]
-        if not isinstance(inner, fx.Node):
-            return None
-        node = inner
+        (node,) = node.all_input_nodes
     return None
 
 
@@ -213,7 +217,7 @@ def _is_idle(node: fx.Node) -> bool:
 def _is_over_rows(node: fx.Node) -> bool:
     given = {**dict(zip(("input", "dim"), node.args, strict=False)), **node.kwargs}
     shown = _shown(node)
-    if shown is None or len(node.args) > 2 or not isinstance(node.args[0], fx.Node):
+    if shown is None or len(node.args) not in (1, 2) or "out" in given:
         return False
     wide = given.get("dtype") in (None, torch.float32)
     return wide and given.get("dim") in (-1, shown.dim() - 1)
@@ -223,6 +227,8 @@ def _scaled(node: Any, inner: bool = False) -> tuple[float, fx.Node | None]:
     """Return by which number a node is scaled, and what is; likewise 1 and the node itself."""
     scale = 1.0
     while isinstance(node, fx.Node) and len(node.users) == 1 and len(node.args) == 2:
+        if node.kwargs:
+            break  # rounded to whole numbers, perhaps
         left: Any
         right: Any
         left, right = node.args

@@ -38,22 +38,26 @@ def head(view: FusionView) -> str:
     return ", ".join(parts)
 
 
-def decision_rows(view: FusionView, *, fused: bool) -> list[tuple[str, str, str]]:
-    """Return the decisions as rows: the pair, the bytes, the reason."""
+def decision_tables(view: FusionView) -> list[tuple[str, list[tuple[str, str, str]]]]:
+    """Return the decisions as tables: a title, and rows of the pair, the bytes, the reason.
+
+    What was decided against may share a kernel all the same, by another decision: it is computed
+    once there, and its readers take the value.
+    """
     names = node_names(view)
-
-    def called(name: str) -> str:
-        return names.get(name, name)
-
-    return [
-        (
-            f"{called(d.producer)} → {called(d.consumer)}",
-            words.size(d.bytes_saved) if d.bytes_saved >= 0 else "",
-            _plain(d),
-        )
-        for d in view.decisions
-        if d.fused == fused
-    ]
+    of = {node.name: set(node.kernels) for node in view.before.nodes}
+    found: dict[str, list[tuple[str, str, str]]] = {
+        "together": [],
+        "computed once": [],
+        "apart": [],
+    }
+    for d in view.decisions:
+        shared = of.get(d.producer, set()) & of.get(d.consumer, set())
+        pair = f"{names.get(d.producer, d.producer)} → {names.get(d.consumer, d.consumer)}"
+        saved = words.size(d.bytes_saved) if d.bytes_saved >= 0 else ""
+        title = "together" if d.fused else "computed once" if shared else "apart"
+        found[title].append((pair, saved, _plain(d)))
+    return list(found.items())
 
 
 def _plain(decision: FusionDecision) -> str:
@@ -116,8 +120,7 @@ def fusion_text(name: str, view: FusionView) -> str:
     """Write what fusion did for a terminal."""
     lines = [f"{name}: {head(view)}"]
     lines += indented([("runs", "computes", "from", "moves"), *kernel_rows(view)])
-    for fused, title in ((True, "together"), (False, "apart")):
-        rows = decision_rows(view, fused=fused)
+    for title, rows in decision_tables(view):
         if rows:
             lines += ["", f"  {title}:"]
             lines += [f"  {line}" for line in indented(rows[:MOST_ROWS])]
@@ -244,9 +247,8 @@ def fusion_page(
         for svg, title in zip(drawn, ("before fusion", "after"), strict=False):
             html.append(f"<div>{title}</div>{svg_image(svg, f'{name} {title}')}")
         html.append(static_table(("runs", "computes", "from", "moves"), kernel_rows(view), 3))
-        for fused, title in ((True, "Together"), (False, "Apart")):
-            rows = decision_rows(view, fused=fused)[:MOST_ROWS]
-            html.append(static_table((title, "saves", "why"), rows, 3))
+        for title, rows in decision_tables(view):
+            html.append(static_table((title.capitalize(), "saves", "why"), rows[:MOST_ROWS], 3))
     text = "\n\n".join(texts) or "nothing was compiled yet: run the cell first"
     return Page(text, "".join(html))
 

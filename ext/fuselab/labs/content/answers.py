@@ -26,7 +26,8 @@ def short(value: object) -> str:
     """Return a value as text that fits a line."""
     if isinstance(value, str) and "\n" in value.strip():  # a program: its lines in one
         lines = (line.strip() for line in value.strip().splitlines())
-        text = "`" + "; ".join(filter(None, lines)).replace(":; ", ": ") + "`"
+        text = "; ".join(filter(None, lines)).replace(":; ", ": ").replace(";; ", "; ")
+        text = f"`{text}`"
     else:
         text = repr(_rounded(value))
     return text if len(text) <= _SHOWN else text[: _SHOWN - 4] + " ..."
@@ -54,6 +55,7 @@ def first_wrong(
     results: list[Any],
     right: Callable[..., Any],
     why: Callable[..., str] | None = None,
+    text_of: Callable[[str, list[Any]], str] = call_text,
 ) -> str:
     """Return in words which result is wrong first; empty if none is.
 
@@ -65,12 +67,13 @@ def first_wrong(
         results: What came of them.
         right: What should have.
         why: Given a call's arguments and its result, says what to look at; optional.
+        text_of: Writes a call.
     """
     for call, result in zip(calls, results, strict=True):
         wanted = right(*call)
         if same(result, wanted):
             continue
-        text = f"{call_text(name, call)} gives {short(result)}, which is not right"
+        text = f"{text_of(name, call)} gives {short(result)}, which is not right"
         if isinstance(wanted, list) and isinstance(result, list) and len(wanted) == len(result):
             places = [n for n in range(len(wanted)) if not same(result[n], wanted[n])]
             text += f" (see value {places[0] + 1} of {len(wanted)})"

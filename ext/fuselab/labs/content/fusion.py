@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fuselab.labs.content.answers import call_text, short
+from fuselab.labs.content.answers import short
 
 Node = dict[str, Any]
 Graph = list[Node]
@@ -91,6 +91,15 @@ def texts(rng: random.Random) -> list[list[Any]]:
         graph = random_graph(rng, count, products=False)
         found.append([graph, graph[-1]["name"]])
     return found
+
+
+def call_of(name: str, call: list[Any]) -> str:
+    """Return a call with a graph, which is written as one reads it: `t0 = mul(x, y)`."""
+    graph, *rest = call
+    steps = "; ".join(f"{n['name']} = {n['op']}({', '.join(n['inputs'])})" for n in graph)
+    outputs = ", ".join(node["name"] for node in graph if node["output"])
+    given = ", ".join(["graph", *map(short, rest)])
+    return f"with {steps} (size {graph[0]['size']}; output {outputs}), {name}({given})"
 
 
 # -- what is right --------------------------------------------------------------------------
@@ -195,7 +204,7 @@ def check_plans(calls: list[list[Any]], results: list[Any]) -> str:
     for (graph,), plan in zip(calls, results, strict=True):
         wrong = _illegal(graph, plan)
         if wrong:
-            return f"for {call_text('fuse', [graph])}: {wrong}"
+            return f"{call_of('fuse', [graph])}: {wrong}"
     mine = sum(bytes_moved(graph, plan) for (graph,), plan in zip(calls, results, strict=True))
     theirs = sum(bytes_moved(graph, greedy(graph)) for (graph,) in calls)
     if mine > theirs * _SLACK:
@@ -294,7 +303,7 @@ def _value(node: ast.expr, given: dict[str, float]) -> float:
 def check_texts(calls: list[list[Any]], results: list[Any]) -> str:
     """Return what is wrong with expressions first; empty if nothing is."""
     for (graph, name), text in zip(calls, results, strict=True):
-        shown = call_text("expression", [graph, name])
+        shown = call_of("expression", [graph, name])
         if not isinstance(text, str):
             return f"{shown} gives {short(text)}: a text is asked for"
         for point in _POINTS:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 from fuselab.judge.task import PythonTask
 from fuselab.labs.content import fusion
-from fuselab.labs.content.answers import first_wrong
+from fuselab.labs.content.answers import first_wrong as first_wrong_of
 from fuselab.labs.lab import Lab
 
 GRAPH_NOTE = """
@@ -13,6 +15,8 @@ GRAPH_NOTE = """
 # "size" is how many float32 numbers the node yields. "op" is pointwise, but for "matmul",
 # which is a library call and shares no kernel. Inputs that no node yields are the graph's.
 """
+
+first_wrong = functools.partial(first_wrong_of, text_of=fusion.call_of)
 
 LAB = Lab(
     6,

@@ -312,13 +312,16 @@ def _fitting(svg: str) -> str:
 def decision_lists(view: FusionView) -> str:
     """Return every decision, folded away."""
     html = []
-    for fused in (True, False):
-        rows = [[a, c, b] for a, b, c in fusion.decision_rows(view, fused=fused)]
+    for title, decided in fusion.decision_tables(view):
+        rows = [[a, c, b] for a, b, c in decided]
         if rows:
             more = len(rows) - fusion.MOST_ROWS
             inner = markup.table(["Pair", "Why", "Memory traffic"], rows[: fusion.MOST_ROWS])
             inner += f"<div>and {more} more</div>" if more > 0 else ""
-            made = words.count(len(rows), "fusion") + " made"
-            title = made if fused else f"{len(rows)} not made, with reasons"
-            html.append(f"<details><summary>{title}</summary>{inner}</details>")
+            said = {
+                "together": words.count(len(rows), "fusion") + " made",
+                "computed once": f"{words.count(len(rows), 'value')} computed once for all",
+                "apart": f"{len(rows)} not made, with reasons",
+            }[title]
+            html.append(f"<details><summary>{said}</summary>{inner}</details>")
     return "".join(html)

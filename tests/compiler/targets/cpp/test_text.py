@@ -59,6 +59,7 @@ def test_golden_case_computes_what_the_reference_does(name: str) -> None:
         check(bench, tensors, built=built, threads=(1, 2, 3), terms=terms, context=name)
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("name", [*CASES, *FULL_SAMPLED])
 def test_every_value_of_a_tunable_computes_the_same(name: str) -> None:
     case = (CASES | FULL)[name]()
@@ -257,3 +258,18 @@ def test_a_loop_is_split_into_a_few_parts_at_most() -> None:
     parts = split_ranges(bench.body, bench.body.axes)
     assert len(parts) == choices.MAX_RANGES
     assert sum(part.axes[0].size.constant for part in parts) == 200
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_read_under_a_condition_has_a_statement_of_its_own(masked: bool) -> None:
+    """Within a longer expression it would become a vector's read, of what must not be read."""
+    bench = Bench("read")
+    i = bench.axis(40)
+    for name, dtype in (("x", F32), ("y", F32), ("ok", torch.bool)):
+        bench.buffer(name, [40], dtype)
+    with recording():
+        mask = bench.load("ok", i) if masked else None
+        bench.store("y", (i,), ops.unary("exp", bench.load("x", i, mask=mask, other=0.5)))
+    text = bench.source().text
+    assert bool(re.search(r"const float \w+ = .*\? .*x\[", text)) is masked
+    assert bool(re.search(r"exp\w*\(.*x\[", text)) is not masked

@@ -124,18 +124,21 @@ def without_row_term(
             continue
         for slope, distance in (bias.args, bias.args[::-1]):
             parts = _distance(distance)
-            if parts is None or varies(slope) or varies(parts[0]) == varies(parts[1]):
+            if parts is None:
                 continue
-            start = index_value(Expr.of(first), parts[0].dtype)
-            moved = [
+            one, other = parts
+            along = varies(one)
+            if varies(slope) or varies(other) == along:
+                continue
+            start = index_value(Expr.of(first), one.dtype)
+            left, right = (
                 ops.binary("mul", slope, cast(ops.binary("sub", each, start), F32))
                 for each in parts
-            ]
+            )
             # slope * (left - right): the part of the row is taken off, and given back at the end
-            if varies(parts[0]):
-                row = ops.unary("neg", moved[1])
-                return ops.binary("add", rest, moved[0]), row
-            return ops.binary("sub", rest, moved[1]), moved[0]
+            if along:
+                return ops.binary("add", rest, left), ops.unary("neg", right)
+            return ops.binary("sub", rest, right), left
     return score, None
 
 

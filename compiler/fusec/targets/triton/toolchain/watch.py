@@ -36,7 +36,7 @@ class Access:
 
     Attributes:
         kernel: The kernel's name.
-        program: Its place in the grid.
+        program: Its place in the grid, a number for each of the grid's dimensions.
         kind: What it does.
         tensor: The tensor that it touches; the nearest one for what lies outside of all.
         elements: The places that it touches, counted from the tensor's first element.
@@ -47,7 +47,7 @@ class Access:
     """
 
     kernel: str
-    program: tuple[int, int, int]
+    program: tuple[int, ...]
     kind: Kind
     tensor: str
     elements: tuple[int, ...]
@@ -59,7 +59,8 @@ class Access:
     @property
     def place(self) -> str:
         """The program as one writes it: ``program 3`` or ``program (3, 1)``."""
-        return program_text(self.program)
+        shown = ", ".join(map(str, self.program))
+        return f"program {shown}" if len(self.program) == 1 else f"program ({shown})"
 
     @property
     def problem(self) -> str:
@@ -68,19 +69,12 @@ class Access:
             return ""
         verb = {"load": "loads", "store": "stores to", "atomic": "updates"}[self.kind]
         what = f"{self.tensor}[{ranges(self.outside)}]"
+        if min(self.outside) < 0:
+            return f"{self.place} {verb} {what}, before {self.tensor} begins: mend the address"
         return (
             f"{self.place} {verb} {what}, but {self.tensor} has {self.size:,} "
             f"element{'s' if self.size != 1 else ''}: mask the lanes that are beyond it"
         )
-
-
-def program_text(program: Sequence[int]) -> str:
-    """Return a program's place in words, without dimensions that the grid lacks."""
-    numbers = list(program)
-    while len(numbers) > 1 and not numbers[-1]:
-        numbers.pop()
-    shown = ", ".join(map(str, numbers))
-    return f"program {shown}" if len(numbers) == 1 else f"program ({shown})"
 
 
 def ranges(places: Sequence[int], most: int = 4) -> str:
@@ -185,8 +179,9 @@ class Watch:
         """
         lanes = np.ascontiguousarray(np.broadcast_to(mask, addresses.shape)).astype(bool)
         chosen = addresses[lanes].astype(np.int64).ravel()
+        place = program[: max((n for n in (1, 2, 3) if size[n - 1] > 1), default=1)]
         if not chosen.size:
-            self._keep(Access(self._kernel, program, kind, "", (), (), lanes.size, 0, self._line()))
+            self._keep(Access(self._kernel, place, kind, "", (), (), lanes.size, 0, self._line()))
             return lanes
         owner = self._nearest(int(chosen[0]))
         places, rest = np.divmod(chosen - owner.start, owner.itemsize)
@@ -199,7 +194,7 @@ class Watch:
             self.written += touched
         access = Access(
             self._kernel,
-            program,
+            place,
             kind,
             owner.name,
             tuple(places[:4096].tolist()),
@@ -320,4 +315,4 @@ def _spoiled(data: Any, missing: Any) -> Any:
     return data
 
 
-__all__ = ["Access", "OutOfBounds", "Race", "Watch", "program_text", "ranges", "watching"]
+__all__ = ["Access", "OutOfBounds", "Race", "Watch", "ranges", "watching"]

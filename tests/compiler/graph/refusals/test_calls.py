@@ -1,0 +1,103 @@
+"""Calls that eager refuses, one by one: which reason, and what of the same kind is none."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+from fusec.graph.refusals.calls import refused_call
+from support.captured import call_of
+
+I64, F32, F64, HALF = torch.int64, torch.float32, torch.float64, torch.float16
+BOOL, C64, C128 = torch.bool, torch.complex64, torch.complex128
+
+
+def of(*dtypes: torch.dtype) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.ones(3, dtype=dtype) for dtype in dtypes)
+
+
+WIDE, OTHER, NONE = "cannot hold", "into a tensor of another type", "no kernel"
+BOOLS, DIFFERENT, DIVIDES = "only ATen's kernel", "of different types", "divides integers"
+ROWS = torch.tensor([0, 1])
+CASES: list[tuple[str, str, Any, tuple[Any, ...], dict[str, Any]]] = [
+    ("times a fraction", WIDE, "mul_", (*of(I64), 1.5), {}),
+    ("times floats", WIDE, operator.imul, of(I64, F32), {}),
+    ("times complex numbers", WIDE, "multiply_", of(F32, C64), {}),
+    ("times a complex number", WIDE, "__imul__", (*of(F32), 2j), {}),
+    ("times an integer", "", "mul_", (*of(I64), 3), {}),
+    ("floats times integers", "", "mul_", of(F32, I64), {}),
+    ("halves times floats", "", "mul_", of(HALF, F32), {}),
+    ("times nothing", "", "mul_", of(I64), {}),
+    ("times a text", "", "mul_", (*of(I64), "1.5"), {}),
+    ("a text times", "", "mul_", ("2", *of(I64)), {}),
+    ("added, not in place", "", "mul", (*of(I64), 1.5), {}),
+    ("a maximum in another type", OTHER, torch.amax, (*of(F32), 0), {"out": of(F64)[0]}),
+    ("a minimum in its type", "", torch.amin, (*of(F32), 0), {"out": of(F32)[0]}),
+    ("both, one in another type", OTHER, torch.aminmax, of(F32), {"out": of(F32, F64)}),
+    ("both in their type", "", torch.aminmax, of(F32), {"out": of(F32, F32)}),
+    ("a maximum for the caller", "", torch.amax, (*of(F32), 0), {}),
+    ("a maximum of nothing", "", torch.amax, (), {"out": of(F64)[0]}),
+    ("complex numbers of doubles", OTHER, torch.complex, of(F64, F64), {"out": of(C64)[0]}),
+    ("complex numbers of doubles, as such", "", torch.complex, of(F64, F64), {"out": of(C128)[0]}),
+    ("complex numbers of floats", "", torch.polar, of(F32, F32), {"out": of(C64)[0]}),
+    ("complex numbers of floats, wide", OTHER, torch.polar, of(F32, F32), {"out": of(C128)[0]}),
+    ("a sum in another type", "", torch.add, of(F32, F32), {"out": of(F64)[0]}),
+    ("a margin of halves", NONE, F.multi_margin_loss, (*of(HALF), ROWS), {}),
+    ("a margin of floats", "", F.multi_margin_loss, (*of(F32), ROWS), {}),
+    ("margins of halves, by name", NONE, F.multilabel_margin_loss, (), {"input": of(HALF)[0]}),
+    ("shrunk integers", NONE, "hardshrink", of(I64), {}),
+    ("shrunk halves", "", torch.hardshrink, of(HALF), {}),
+    ("shrunk on no processor", "", F.hardshrink, (torch.ones(3, dtype=I64, device="meta"),), {}),
+    ("shrunk, of no tensor", "", F.hardshrink, (3,), {}),
+    ("logarithms of complex numbers", NONE, "xlogy_", (*of(C64), 0.5), {}),
+    ("logarithms of integers", "", torch.special.xlog1py, (*of(I64), 0.5), {}),
+    ("bools added, times", BOOLS, "index_add", (*of(BOOL), 0, ROWS, *of(BOOL)), {"alpha": -1}),
+    ("bools added, times, by place", BOOLS, torch.index_add, (*of(BOOL), 0, ROWS, *of(BOOL), 1),
+     {}),
+    ("bools added", "", torch.index_add, (*of(BOOL), 0, ROWS, of(BOOL)[0][:2]), {}),
+    ("integers added, times", "", "index_add_", (*of(I64), 0, ROWS, of(I64)[0][:2]),
+     {"alpha": -1}),
+    ("steps of two types", DIFFERENT, torch.heaviside, of(I64, F32), {}),
+    ("steps of two types, by name", DIFFERENT, "heaviside", of(I64), {"values": of(F32)[0]}),
+    ("steps of one type", "", "heaviside_", of(F32, F32), {}),
+    ("a quotient of integers", DIVIDES, torch.addcdiv, of(F32, I64, I64), {}),
+    ("a quotient of bools", DIVIDES, "addcdiv_", of(F32, BOOL, I64), {}),
+    ("a quotient of floats", "", "addcdiv", of(F32, F32, F32), {}),
+    ("a quotient of a float", "", "addcdiv", of(F32, F32, I64), {}),
+    ("a quotient by a float", "", "addcdiv", of(I64, I64, F32), {}),
+    ("a quotient of complex numbers", "", "addcdiv", of(C64, C64, I64), {}),
+    ("a quotient of one", "", "addcdiv", of(I64, I64), {}),
+    ("a quotient by name", DIVIDES, "addcdiv", of(F32), dict(zip(("tensor1", "tensor2"),
+     of(I64, I64), strict=True))),
+    ("a product of integers", "", "addcmul", of(I64, I64, I64), {}),
+    ("a number that is odd", "has a number", torch.sub, of(I64, I64), {"alpha": 0.5}),
+    ("a number that is odd and passes", "", "pow", (*of(I64), 0.5), {}),
+    ("a write", "share memory", "add_", (torch.ones(3).expand(2, 3), 1), {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: CASES[n][0])
+def test_reasons(number: int) -> None:
+    _, reason, target, args, kwargs = CASES[number]
+    node = call_of(target, *args, **kwargs)
+    found = refused_call(fx.GraphModule({}, node.graph))
+    assert found.startswith(node.name) if reason else not found, found
+    assert reason in found
+
+
+def test_the_first_call_that_is_refused_is_named() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["example_value"] = torch.ones(3, dtype=I64)
+    graph.placeholder("index_select")  # called so by the user, and no call
+    graph.call_module("layer", (x,))
+    graph.call_method("mul_", (x, 2))
+    graph.call_method("mul_", (x, 1.5))
+    graph.call_method("addcdiv", (x, x, x))
+    module = fx.GraphModule({"layer": torch.nn.Identity()}, graph)
+    assert refused_call(module) == "mul__1 has a result that its tensor cannot hold"

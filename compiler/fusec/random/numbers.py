@@ -159,7 +159,8 @@ def _fake_integers(
 
 
 for _name, _shape in (("uniform", _fake), ("normal", _fake), ("integers", _fake_integers)):
-    torch.library.register_fake(f"fusec::{_name}", _shape, lib=_LIBRARY)
+    # as `register_fake` does, which looks at every module there is to find who calls it
+    _LIBRARY.impl(_name, _shape, "Meta")
 
 SEED_RANGE = (-(2**63), 2**63 - 1)
 

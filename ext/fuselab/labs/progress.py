@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fuselab.edit_record import Edit
 from fuselab.errors import FuselabError
 from fuselab.judge.engine import judge
 from fuselab.judge.task import Task
@@ -27,6 +28,7 @@ PRINT_STYLE = (
     "{ white-space: pre-wrap !important; overflow-wrap: anywhere } }</style>"
 )
 _MOST = 1 << 22  # bytes of a hand-in
+_EDIT = ("kernel", "target", "state", "reason", "text")  # what a hand-in has of an edit
 COMMANDS = (
     "%%task judges a cell, %hint gives the next of three hints about the task judged last, "
     "%progress shows this table, %hand_in Your Name writes the file for your teacher."
@@ -180,17 +182,19 @@ class LabProgress:
         points = task.points * state.score
         return TaskRow(task.name, task.title, points, task.points, state.attempts, state.hints)
 
-    def hand_in(self, path: Path, student: str) -> Path:
+    def hand_in(self, path: Path, student: str, edits: Sequence[Edit] = ()) -> Path:
         """Write the hand-in: every task's best answer, and what was said of it.
 
         Args:
             path: A ``.json`` file.
             student: Who hands it in.
+            edits: Of kernels, which stand beside the answers and are not graded.
         """
         data = {
             "format": FORMAT,
             "student": student,
             "tasks": {name: vars(state) for name, state in sorted(self.tasks.items())},
+            "edits": [{name: getattr(edit, name) for name in _EDIT} for edit in edits],
         }
         path.write_text(json.dumps(data, indent=1) + "\n")
         return path

@@ -79,6 +79,12 @@ class EditHistory:
         found = [edit for each in targets for edit in self._load(kernel, each)]
         return tuple(sorted(found, key=lambda edit: edit.when))
 
+    @property
+    def known(self) -> tuple[Edit, ...]:
+        """The edits of every kernel that this process has asked for, the oldest first."""
+        found = [edit for edits in self._edits.values() for edit in edits]
+        return tuple(sorted(found, key=lambda edit: edit.when))
+
     def add(self, edit: Edit) -> None:
         """Remember an edit, in memory and on disk."""
         chain = self._load(edit.kernel, edit.target)

@@ -40,47 +40,13 @@ dis.dis(line)
 # real bytecode as those nine (TorchDynamo has such a layer as well):
 
 # %%
-def simple(function):
-    """Return a function's bytecode as a list of [op, argument]."""
-    code, places, called = [], {}, []
-    for each in dis.get_instructions(function):
-        name, value = each.opname, each.argval
-        places[each.offset] = len(code)
-        if name in {"RESUME", "NOP", "PRECALL", "PUSH_NULL", "CACHE", "TO_BOOL", "NOT_TAKEN"}:
-            continue
-        elif name.startswith("LOAD_GLOBAL"):
-            called.append(value)
-        elif name.startswith("STORE_FAST_LOAD_FAST"):
-            code += [["store", value[0]], ["load", value[1]]]
-        elif name.startswith("LOAD_FAST"):
-            code += [["load", v] for v in ([value] if isinstance(value, str) else value)]
-        elif name.startswith("STORE_FAST"):
-            code += [["store", v] for v in ([value] if isinstance(value, str) else value)]
-        elif name in {"LOAD_CONST", "LOAD_SMALL_INT"}:
-            code.append(["const", value])
-        elif name in {"BINARY_OP", "COMPARE_OP"}:
-            sign = each.argrepr if name == "BINARY_OP" else value
-            code.append(["binary", sign.rstrip("=")])
-        elif name.startswith("CALL"):
-            code.append(["call", called.pop()])
-        elif name == "POP_TOP":
-            code.append(["pop", None])
-        elif name.startswith("POP_JUMP") and name.endswith("FALSE"):
-            code.append(["jump_if_false", value])
-        elif name.startswith("POP_JUMP"):  # if true: step over a jump if false
-            code += [["jump_if_false", -len(code) - 2], ["jump", value]]
-        elif name.startswith("JUMP"):
-            code.append(["jump", value])
-        elif name.startswith("RETURN"):
-            code += [["const", value]] if name == "RETURN_CONST" else []
-            code.append(["return", None])
-        else:
-            raise NotImplementedError(name)
-    for each in code:
-        if each[0].startswith("jump"):
-            each[1] = places[each[1]] if each[1] >= 0 else -each[1]
-    return code
+import inspect
 
+from fuselab.labs.mini import simple
+
+print(inspect.getsource(simple))
+
+# %%
 for number, each in enumerate(simple(line)):
     print(number, *each)
 
@@ -302,7 +268,7 @@ def continuation(code, position, depth):
 # ## All of it
 #
 # With your five functions, this is a compiler of real Python functions. It runs graphs operator by
-# operator; a real one would generate a kernel here.
+# operator; a real one would generate a kernel here, and in lab 7 it will.
 
 # %%
 import operator

@@ -133,7 +133,7 @@ extern "C" int transpose(const float* x, float* out, int64_t rows, int64_t cols,
 # ## And the compiler?
 #
 # `%%fuse` writes such kernels, with vectors and threads where they pay. Read one, and beat it with
-# `%%kernel` if you can: %fuse_compare shows the two side by side.
+# `%%kernel` if you can: `%fuse_compare` shows the two side by side.
 
 # %%
 m = torch.randn(500, 500)
@@ -141,6 +141,39 @@ m = torch.randn(500, 500)
 # %%
 # %%fuse --no-check
 s = torch.softmax(m, -1)
+
+# %% [markdown]
+# ## All of it: a `torch.compile` of your own
+#
+# What you wrote in labs 3 to 6 are the parts of a compiler: capture, guards and continuations (lab 3),
+# gradients (lab 4), loops and their text (lab 5), fusion (lab 6). `mini_compile` puts *your* parts
+# together and builds their kernels as yours were built here. It finds your answers in the files that
+# `%hand_in` has written, where they lie beside this notebook.
+
+# %%
+from fuselab.labs.mini import MiniError, mini_compile
+
+relu = torch.relu
+
+def gated(x, y):
+    z = relu(x + y) * y
+    if z > 0:
+        return z * 2
+    return x - y
+
+def product(x, y):
+    return x * y * 2 - x
+
+x, y = torch.randn(4, 5), torch.randn(4, 5)
+try:
+    mine, other = mini_compile(gated), mini_compile(product)
+    for v in (1.0, -1.0):
+        one = torch.tensor(v)
+        print(mine(one, one).item(), "where Python says", gated(one, one).item())
+    print("gradients are right:", torch.allclose(other.gradients(x, y)[0], y * 2 - 1))
+    print(*mine.texts, *other.texts)
+except MiniError as missing:
+    print(missing)
 
 # %%
 # %progress 7

@@ -187,6 +187,7 @@ def test_hints_progress_and_hand_in(tmp_path: Path, capsys: pytest.CaptureFixtur
     for student in ("=Ada", "Grace"):
         mine.hand_in(tmp_path / f"{student.strip('=')}.json", student)
     forged = json.loads((tmp_path / "Grace.json").read_text())
+    assert forged["edits"] == []
     forged["tasks"]["lab01.softmax"] = {"best": "def softmax_bytes(r, c): return 1", "score": 1.0}
     forged["tasks"]["lab99.none"] = {"best": "x = 1", "score": 1.0}
     (tmp_path / "Grace.json").write_text(json.dumps(forged))

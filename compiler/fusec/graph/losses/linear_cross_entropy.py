@@ -185,12 +185,10 @@ _LIBRARY.define(
     " float smoothing, bool mean, int budget, int wanted) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 _LIBRARY.impl("linear_cross_entropy", _in_parts, "CompositeExplicitAutograd")
-torch.library.register_fake("fusec::linear_cross_entropy", _in_parts_fake, lib=_LIBRARY)
+_LIBRARY.impl("linear_cross_entropy", _in_parts_fake, "Meta")
 _LIBRARY.define("scaled_gradient(Tensor kept, Tensor scale) -> Tensor")
 _LIBRARY.impl("scaled_gradient", _scaled, "CompositeExplicitAutograd")
-torch.library.register_fake(
-    "fusec::scaled_gradient", lambda kept, *_: torch.empty_like(kept), lib=_LIBRARY
-)
+_LIBRARY.impl("scaled_gradient", lambda kept, *_: torch.empty_like(kept), "Meta")
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

@@ -46,9 +46,7 @@ _LIBRARY.define(
     " bool? recompute, bool antialias) -> Tensor"
 )
 _LIBRARY.impl("interpolate_bytes", _interpolate, "CompositeExplicitAutograd")
-torch.library.register_fake(
-    "fusec::interpolate_bytes", lambda *args: torch.empty_like(_interpolate(*args)), lib=_LIBRARY
-)
+_LIBRARY.impl("interpolate_bytes", lambda *args: torch.empty_like(_interpolate(*args)), "Meta")
 
 
 def keep_interpolations_of_bytes(module: fx.GraphModule) -> fx.GraphModule:

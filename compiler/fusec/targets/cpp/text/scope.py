@@ -28,7 +28,7 @@ from fusec.ir.index import Expr, Symbol
 from fusec.ir.index_text import expr_text
 from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
 from fusec.ir.scalars import root_of, word_of
-from fusec.kernel import Signature
+from fusec.kernel_source import Signature
 from fusec.targets.cpp.dtypes import C_TYPES, literal
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, may_be_empty

@@ -2,7 +2,8 @@
 
 Of each lab, under ``build/screenshots/labs``, to be looked at: as opened, after a wrong answer
 to every task, after a right one (in the dark theme, too), and printed, blank too.  ``--only 3 7``
-takes some labs, ``--views`` some of these.  What is cut off on a page is said as well, and makes the exit status 1.
+takes some labs, ``--views`` some of these.  What is cut off on a page is said as well, and makes
+the exit status 1.
 """
 
 from __future__ import annotations

@@ -37,6 +37,8 @@ __all__ = ["Compiler", "build", "find_compiler"]
 SOURCE = "kernel.cpp"
 LIBRARY = this_system().library
 TIME_LIMIT = 60.0
+# zig builds its C++ library first, once a machine, and begins again where it was ended.
+ZIG_TIME_LIMIT = 400.0
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"]+)", re.MULTILINE)
 DIAGNOSTIC = re.compile(
     rf"^{re.escape(SOURCE)}:(\d+):(?:(\d+):)? (?:fatal )?(error|warning|note): (.*)$",
@@ -224,6 +226,8 @@ def _compile(
         # Names relative to the folder: neither the messages nor the library hold its path.
         command = compiler.command(SOURCE, LIBRARY, *extra_flags, plain=plain)
         process = children.start(command, folder, compiler.environment(folder))
+        if compiler.family == "zig":
+            time_limit = max(time_limit, ZIG_TIME_LIMIT)
         try:
             output = listen(process, time_limit)
         except subprocess.TimeoutExpired:

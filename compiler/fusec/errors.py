@@ -27,6 +27,14 @@ class BadOption(FusecError, ValueError):
         super().__init__(f"{name} {value!r} is not known", f"allowed: {', '.join(allowed)}")
 
 
+class ValueRefused(FusecError, IndexError, RuntimeError):
+    """A number in a tensor is none that an operator takes: an index out of range, no probability.
+
+    Eager raises IndexError where a tensor is indexed, RuntimeError in ``gather`` and ``scatter``.
+    A kernel's notes are the user's lines that it computes.
+    """
+
+
 class BrokenPromise(FusecError, RuntimeError):
     """An operator's result, or a number read from a tensor, is not what it was said to be."""
 

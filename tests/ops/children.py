@@ -53,7 +53,8 @@ class Run:
 
     def go(self) -> None:
         """Run everything; an interrupt lets what is running end."""
-        in_threads(self.options.jobs, self._work, self._stop)
+        with tempfile.TemporaryDirectory() as self.peers_cache:
+            in_threads(self.options.jobs, self._work, self._stop)
 
     def _stop(self) -> None:
         self.stopped = True
@@ -67,7 +68,7 @@ class Run:
                 break
             over = False
             while not over and not self.stopped:
-                child = child or Child(self.options)
+                child = child or Child(self.options, self.peers_cache)
                 skip = [key for key, unit in list(self.done.items()) if unit["op"] == name]
                 problem = child.run(database, name, skip, self._take)
                 over = not problem
@@ -105,11 +106,16 @@ class Run:
 class Child:
     """A process that runs one name after the other.
 
+    Args:
+        options: Of the suite.
+        peers_cache: Where TorchInductor keeps what all children need: headers it has compiled,
+            what it found out about the processor.
+
     Attributes:
         at: The unit that it is running, as it announced it.
     """
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, peers_cache: str) -> None:
         command = [sys.executable, "-m", "ops", "--child", "--samples", str(options.samples)]
         command += ["--dtypes", *options.dtypes]
         command += ["--target", options.target]
@@ -124,7 +130,7 @@ class Child:
             "OMP_NUM_THREADS": "1",
             "FUSEC_STRICT": "1",  # what fails inside is to be seen, not to run in eager
             "FUSEC_CACHE_DIR": f"{self.cache.name}/fusec",
-            "TORCHINDUCTOR_CACHE_DIR": f"{self.cache.name}/inductor",
+            "TORCHINDUCTOR_CACHE_DIR": peers_cache,
         }
         self.process = subprocess.Popen(
             command,
@@ -133,6 +139,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            process_group=0,  # an interrupt of the run is none of what it is about to end
         )
 
     def run(self, database: str, name: str, skip: Sequence[str], take: Any) -> str:

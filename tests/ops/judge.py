@@ -231,6 +231,8 @@ def _how(made: Sample, backend: str, graphs: list[Any]) -> None:
     if backend == "fusec":
         made.kernels = sum(len(graph.kernels) for graph in graphs)
         made.externs = [f"{e.name}: {e.reason}" for graph in graphs for e in graph.externs]
+    elif calls := torch._dynamo.utils.counters["inductor"]["extern_calls"]:
+        made.externs = [f"{calls} calls"]
     if made.verdict != "ok":
         return
     if not graphs:

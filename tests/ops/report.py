@@ -53,7 +53,49 @@ def totals(found: Iterable[Unit]) -> str:
         mine = [u for u in everything if (u["database"], u["backend"]) == (database, backend)]
         if any(unit["samples"] for unit in mine):
             lines += _section(database, backend, mine)
-    return "\n".join(lines)
+    return "\n".join([*lines, *beside(everything)])
+
+
+def beside(found: Iterable[Unit]) -> list[str]:
+    """Return how each sample ran here and with TorchInductor, by both and by operator.
+
+    Only samples that both were given are counted; an operator's way is that of its worst sample.
+    """
+    mine: dict[str, dict[tuple[object, ...], str]] = {"fusec": {}, "inductor": {}}
+    for unit in found:
+        for number, sample in enumerate(unit["samples"]):
+            place = (unit["database"], unit["op"], unit["dtype"], unit["direction"], number)
+            mine[unit["backend"]][place] = way(sample)
+    both = [place for place in mine["fusec"] if place in mine["inductor"]]
+    if not both:
+        return []
+    ops: dict[str, list[tuple[int, int]]] = {}
+    for place in both:
+        ours, theirs = (WAYS.index(mine[each][place]) for each in ("fusec", "inductor"))
+        ops.setdefault(str(place[1]), []).append((ours, theirs))
+    worst = {name: tuple(map(max, zip(*ways, strict=True))) for name, ways in ops.items()}
+    lines = [f"**Beside TorchInductor**: {len(ops)} operators, {len(both)} samples", ""]
+    lines += _crossed("samples", Counter(pair for ways in ops.values() for pair in ways))
+    lines += _crossed("operators", Counter(worst.values()))
+    lines += ["| operator | samples | here | TorchInductor |", "|---|--:|---|---|"]
+    for name, (ours, theirs) in sorted(worst.items(), key=lambda each: (each[1], each[0])):
+        lines.append(f"| {name} | {len(ops[name])} | {WAYS[ours]} | {WAYS[theirs]} |")
+    return [*lines, ""]
+
+
+def _crossed(what: str, counts: Counter[tuple[int, ...]]) -> list[str]:
+    """Return a table: a row for each way here, a column for each with TorchInductor."""
+    seen = [n for n in range(len(WAYS)) if any(n in pair for pair in counts)]
+    head = " | ".join(WAYS[n] for n in seen)
+    lines = [f"| {what}: here, and with TorchInductor | {head} | all |"]
+    lines.append("|---" + "|--:" * (len(seen) + 1) + "|")
+    for ours in seen:
+        row = [counts[ours, theirs] for theirs in seen]
+        cells = [str(count or "") for count in row]
+        lines.append(f"| {WAYS[ours]} | {' | '.join(cells)} | {sum(row)} |")
+    columns = [sum(counts[ours, theirs] for ours in seen) for theirs in seen]
+    lines.append(f"| all | {' | '.join(map(str, columns))} | {sum(columns)} |")
+    return [*lines, ""]
 
 
 def _section(database: str, backend: str, mine: list[Unit]) -> list[str]:
@@ -126,4 +168,4 @@ def fused(found: Iterable[Unit]) -> list[str]:
     return lines
 
 
-__all__ = ["BAD", "WAYS", "append", "fused", "read", "totals", "way"]
+__all__ = ["BAD", "WAYS", "append", "beside", "fused", "read", "totals", "way"]

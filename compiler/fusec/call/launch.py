@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from fusec.errors import FusecError
-from fusec.kernel import Signature
+from fusec.errors import FusecError, ValueRefused
+from fusec.kernel_source import Signature
 from fusec.memory.readable import address
 from fusec.report import SourceLine
 from fusec.toolchain.loading import load
@@ -42,14 +42,6 @@ def empty_cuda(
     return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
 
-class KernelCheckFailed(FusecError, IndexError, RuntimeError):
-    """A check inside a kernel failed: an index out of range.
-
-    Eager raises IndexError where a tensor is indexed, RuntimeError in ``gather`` and ``scatter``.
-    Its notes are the user's lines that the kernel computes.
-    """
-
-
 def raise_check(
     name: str, status: int, signature: Signature, lines: Iterable[SourceLine] = ()
 ) -> None:
@@ -65,7 +57,7 @@ def raise_check(
         raise FusecError(f"kernel {name} failed with status {status}")
     if status in signature.divisions:
         raise RuntimeError("ZeroDivisionError")  # as ATen words it
-    error = KernelCheckFailed(signature.checks[status - 1], f"in kernel {name}")
+    error = ValueRefused(signature.checks[status - 1], f"in kernel {name}")
     for line in sorted(set(lines), key=lambda line: (line.file, line.line)):
         cell = line.file.startswith("<")
         error.add_note(f"  {line}" if cell else f"  {line.file}, {line}")

@@ -142,7 +142,8 @@ class _Writer:
         offset = self.expr(ref.offset)
         if ref.buffer in self.program.inputs:  # an input may itself start inside its storage
             offset = f"{name}.storage_offset() + {offset}"
-        return f"{name}.as_strided({self.tuple(ref.shape)}, {self.tuple(ref.strides)}, {offset})"
+        view = f"{name}.as_strided({self.tuple(ref.shape)}, {self.tuple(ref.strides)}, {offset})"
+        return view if ref.dtype == buffer.dtype else f"{view}.view({self.dtype(ref.dtype)})"
 
     # -- steps ------------------------------------------------------------------------------
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.debug_utils import cast_to_fp64
 
 from fusec.call.launch import CppRunnable
 from fusec.call.runnable import build_runnable
@@ -19,14 +17,16 @@ from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.compiled.calls import GraphCalls
 from fusec.compiled.part import CompiledPart
 from fusec.ir.interpret import run_body
-from fusec.kernel import Kernel, Runnable, simulation
+from fusec.kernel import Kernel
+from fusec.kernel_source import Runnable, simulation
 from fusec.random import SameNumbers
 from fusec.report import Verdict
 from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.verify.check import KINDS, Case, check_graph, check_kernel
 from fusec.verify.compare import praise
-from fusec.verify.graph_outputs import GraphReferences, KeptReferences
+from fusec.verify.exact_graph import ExactGraph
+from fusec.verify.graph_outputs import GraphReferences, KeptReferences, RunDrawn, RunGraph
 from fusec.verify.inputs import fresh_inputs
 from fusec.verify.probation import journal
 from fusec.verify.sampled import sampled
@@ -48,25 +48,44 @@ def verify(graph: GraphCalls, *, timed: bool) -> Verdict:
         return replace(verdict, seconds=verdict.seconds + second.seconds)
 
 
-def _references(
-    graph: GraphCalls, inputs: list[Any]
-) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any] | None]:
-    """Return what runs eager, eager with the kernels' random numbers, and float64, on tensors."""
-    float64 = _in_float64(graph)
+@dataclass(frozen=True)
+class _Runs:
+    """What a graph is compared with, on tensors that take the places of its inputs'.
 
-    def placed(run: Callable[[Sequence[Any]], list[torch.Tensor]]) -> Callable[..., Any]:
-        return lambda given: run(_with_tensors(inputs, given))
+    Attributes:
+        eager: Eager.
+        reference: Eager with the kernels' random numbers.
+        float64: In float64, of inputs in that type; None where there is no such thing.
+        drawn: The same with roundings drawn by chance.
+        halves: Whether eager has values of float16 or bfloat16 on the way.
+    """
 
-    def eager(given: Sequence[Any]) -> list[torch.Tensor]:
-        return _tensors(graph.eager(*given))
+    eager: RunGraph
+    reference: RunGraph
+    float64: RunGraph | None
+    drawn: RunDrawn | None
+    halves: bool
 
-    def reference(given: Sequence[Any]) -> list[torch.Tensor]:
+
+def _runs(graph: GraphCalls, inputs: list[Any]) -> _Runs:
+    exact = _in_float64(graph)
+
+    def eager(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return _tensors(graph.eager(*_with_tensors(inputs, given)))
+
+    def reference(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if not any(part.draws_seed for part in graph.parts):
             return eager(given)
         with SameNumbers():
             return eager(given)
 
-    return placed(eager), placed(reference), placed(float64) if float64 is not None else None
+    if exact is None:
+        return _Runs(eager, reference, None, None, False)
+
+    def drawn(given: Sequence[torch.Tensor], seed: int | None = None) -> list[torch.Tensor]:
+        return _tensors(exact.results(_with_tensors(inputs, given), seed))
+
+    return _Runs(eager, reference, drawn, drawn, exact.halves)
 
 
 def _prepare(graph: GraphCalls, kept: KeptReferences) -> None:
@@ -78,8 +97,8 @@ def _prepare(graph: GraphCalls, kept: KeptReferences) -> None:
         return
     inputs = graph.copies()
     with torch.set_grad_enabled(graph.records_gradients):
-        eager, _, float64 = _references(graph, inputs)
-        kept.prepare(eager, float64, inputs)
+        runs = _runs(graph, inputs)
+        kept.prepare(runs.eager, runs.float64, inputs)
 
 
 def _check_on(
@@ -89,7 +108,7 @@ def _check_on(
     calls: int | None = None,
     known: GraphReferences | None = None,
 ) -> Verdict:
-    eager, reference, float64 = _references(graph, inputs)
+    runs = _runs(graph, inputs)
 
     def fused(given: Sequence[Any]) -> list[torch.Tensor]:
         assert graph.compiled is not None
@@ -100,14 +119,16 @@ def _check_on(
     with torch.set_grad_enabled(graph.records_gradients):
         return check_graph(
             fused,
-            eager,
-            float64,
+            runs.eager,
+            runs.float64,
             _tensors(inputs),
             names=_output_names(graph),
             timed=timed and not simulated,  # what stands in for a device has times of its own
-            reference=reference,
+            reference=runs.reference,
             calls=calls,
             known=known,
+            run_drawn=runs.drawn,
+            halves=runs.halves,
         )
 
 
@@ -123,24 +144,14 @@ def _output_names(graph: GraphCalls) -> list[str] | None:
     return [node.name for node in nodes]
 
 
-def _in_float64(graph: GraphCalls) -> Callable[[Sequence[Any]], list[torch.Tensor]] | None:
+def _in_float64(graph: GraphCalls) -> ExactGraph | None:
     """Return what runs the captured graph in float64; None where nothing can."""
     if any(part.draws_seed for part in graph.parts):
         return None  # random numbers in float64 are other numbers
     try:
-        module, _ = cast_to_fp64(copy.deepcopy(graph.eager), [])
+        return ExactGraph(graph.eager)
     except (RuntimeError, TypeError, AttributeError):
         return None
-
-    def run(inputs: Sequence[Any]) -> list[torch.Tensor]:
-        raised = [
-            t.to(torch.float64) if isinstance(t, torch.Tensor) and t.is_floating_point() else t
-            for t in inputs
-        ]
-        # Not by a call: where it fails, a graph module prints what failed.
-        return _tensors(module.forward(*raised))
-
-    return run
 
 
 def check_edit(

@@ -13,6 +13,7 @@ from torch._decomp.decompositions import pw_cast_for_opmath
 from torch._prims_common import suggest_memory_format
 
 from fusec.graph.refusals.kernels import refusing
+from fusec.graph.refusals.values import value_checking_rules
 from fusec.graph.simplify.foreach import foreach_decompositions
 from fusec.ir.numbers import held
 
@@ -85,6 +86,7 @@ def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object]
     table.update(get_decompositions([op for op in _ADDED if not _is_kept(op)]))
     table.update(foreach_decompositions())
     table.update(_AMENDED)
+    table.update(value_checking_rules())
     return {op: refusing(op, rule) for op, rule in table.items() if not _is_kept(op)}
 
 

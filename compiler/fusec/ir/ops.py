@@ -30,6 +30,7 @@ from fusec.ir.node import (
     float32_value,
     index_value,
     indirect,
+    indirect_nodes,
     known_value,
     load,
     op,
@@ -292,6 +293,21 @@ def checked_place(index: Node, size: Expr, *, wrap: bool = True, what: str = "in
     return check(inside, index, f"{what} out of range")
 
 
+def keeping_checks(value: Node, places: tuple[Node, ...]) -> Node:
+    """Return a value, with the checks of the places it is read at that it does not depend on.
+
+    What is read along a dimension of one element, or of a constant, is the same at every place.
+    """
+    from fusec.ir.walk import walk
+
+    read = set(walk((value,)))
+    for node in walk(places):
+        if is_check(node) and node not in read:
+            kind, message = check_parts(node.name)
+            value = check(node.args[0], value, message, kind)
+    return value
+
+
 __all__ = [
     "COMPARISONS",
     "RANDOM_BITS",
@@ -312,6 +328,8 @@ __all__ = [
     "guard_loads",
     "index_value",
     "indirect",
+    "indirect_nodes",
+    "keeping_checks",
     "load",
     "logical_and",
     "logical_not",

@@ -28,11 +28,24 @@ def embedding(
 
     def value(index: Index) -> Node:
         row = indices.at(index[: indices.ndim])
-        return weight.at(
-            (ops.checked_index(row, weight.shape[0], wrap=False), *index[indices.ndim :])
-        )
+        place = ops.checked_index(row, weight.shape[0], wrap=False)
+        return _read(weight, (place, *index[indices.ndim :]))
 
     _require_rows(weight.shape[0], lowering)
+    return lowering.pointwise(value)
+
+
+def _read(x: TensorValue, place: Index) -> Node:
+    return ops.keeping_checks(x.at(place), ops.indirect_nodes(place))
+
+
+def _only_element(lowering: Lowering, x: TensorValue, indices: TensorValue) -> TensorValue:
+    """Return what a tensor without dimensions holds, at places that must be its only one."""
+
+    def value(index: Index) -> Node:
+        place = ops.checked_place(indices.at(index[: indices.ndim]), Expr.of(1), wrap=False)
+        return ops.keeping_checks(x.at(()), (place,))
+
     return lowering.pointwise(value)
 
 
@@ -53,14 +66,14 @@ def gather(
     """Return x with its positions along a dimension taken from ``indices``."""
     dim = normalize_dim(dim, x.ndim)
     if x.ndim == 0:
-        return lowering.pointwise(lambda index: x.at(()))
+        return _only_element(lowering, x, indices)
     if indices.ndim == 0:
         raise NotLowered("gather with a 0-d index")
     _require_rows(x.shape[dim], lowering)
 
     def value(index: Index) -> Node:
         row = ops.checked_index(indices.at(index), x.shape[dim], wrap=False)
-        return x.at((*index[:dim], row, *index[dim + 1 :]))
+        return _read(x, (*index[:dim], row, *index[dim + 1 :]))
 
     return lowering.pointwise(value)
 
@@ -70,13 +83,13 @@ def index_select(lowering: Lowering, x: TensorValue, dim: int, indices: TensorVa
     """Return the slices of x that ``indices`` (1-d or 0-d) names."""
     dim = normalize_dim(dim, x.ndim)
     if x.ndim == 0:
-        return lowering.pointwise(lambda index: x.at(()))
+        return _only_element(lowering, x, indices)
     _require_rows(x.shape[dim], lowering)
 
     def value(index: Index) -> Node:
         at = indices.at((index[dim],) if indices.ndim else ())
         row = ops.checked_index(at, x.shape[dim], wrap=False)
-        return x.at((*index[:dim], row, *index[dim + 1 :]))
+        return _read(x, (*index[:dim], row, *index[dim + 1 :]))
 
     return lowering.pointwise(value)
 
@@ -87,7 +100,7 @@ def index(lowering: Lowering, x: TensorValue, indices: Sequence[TensorValue | No
     selection = Selection.of(x.shape, indices)
     for d in selection.dims:
         _require_rows(x.shape[d], lowering)
-    return lowering.pointwise(lambda at: x.at(selection.place(at)))
+    return lowering.pointwise(lambda at: _read(x, selection.place(at)))
 
 
 @dataclass(frozen=True)

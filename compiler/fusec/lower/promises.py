@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 from fusec.errors import BrokenPromise
+from fusec.graph.refusals import values  # noqa: F401  (defines fusec::checked)
+from fusec.ir import ops
 from fusec.ir.program import ExternKind
 from fusec.lower.registry import aten, register
 from fusec.lower.values import Lowering, TensorValue
@@ -61,6 +63,16 @@ def assert_async(lowering: Lowering, condition: TensorValue, *message: str) -> N
     """Raise unless an element is true, as ATen does it on each device."""
     target = aten._assert_async.msg if message else aten._assert_async.default
     lowering.extern(target, (condition, *message), {}, ExternKind.PROMISE)
+
+
+@register(torch.ops.fusec.checked.default)
+def checked(
+    lowering: Lowering, condition: TensorValue, x: TensorValue, message: str
+) -> TensorValue:
+    """Return x; the kernel that reads it fails where a condition does not hold."""
+    return lowering.pointwise(
+        lambda index: ops.check(condition.compute(index), x.compute(index), message)
+    )
 
 
 __all__ = ["PromisedNumber"]

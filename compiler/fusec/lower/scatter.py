@@ -131,7 +131,7 @@ def put(
 def _scatter_place(x: TensorValue, dim: int, index: TensorValue) -> Place:
     def place(at: Index) -> Index:
         if x.ndim == 0:
-            return ()
+            return ()  # see ``_source``
         row = ops.checked_index(index.at(at), x.shape[dim], wrap=False)
         if index.ndim == 0:
             return (row,)
@@ -140,11 +140,20 @@ def _scatter_place(x: TensorValue, dim: int, index: TensorValue) -> Place:
     return place
 
 
-def _source(source: object, x: TensorValue) -> Element:
-    if not isinstance(source, TensorValue):
-        assert isinstance(source, (int, float))
-        return lambda at: ops.const(source, ops.compute_dtype(x.dtype))
-    return lambda at: source.at(at if len(at) == source.ndim else (Expr.of(0),) * source.ndim)
+def _source(source: object, x: TensorValue, index: TensorValue) -> Element:
+    """Return what is scattered; where x has one place alone, it is found to be that one here."""
+
+    def element(at: Index) -> Node:
+        if not isinstance(source, TensorValue):
+            assert isinstance(source, (int, float))
+            return ops.const(source, ops.compute_dtype(x.dtype))
+        return source.at(at if len(at) == source.ndim else (Expr.of(0),) * source.ndim)
+
+    def checked(at: Index) -> Node:
+        place = ops.checked_place(index.at(at), Expr.of(1), wrap=False)
+        return ops.keeping_checks(element(at), (place,))
+
+    return element if x.ndim else checked
 
 
 @register(aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce)
@@ -164,9 +173,9 @@ def scatter(
     dim = normalize_dim(dim, x.ndim)
     mode = _MODES[reduce] if reduce else "put"
     if mode == "put" and _names_one_each(x, dim, index):
-        return _selected(lowering, x, dim, index, _source(source, x))
+        return _selected(lowering, x, dim, index, _source(source, x, index))
     place = _scatter_place(x, dim, index)
-    return updated(lowering, x, index.shape, place, _source(source, x), mode)
+    return updated(lowering, x, index.shape, place, _source(source, x, index), mode)
 
 
 def _names_one_each(x: TensorValue, dim: int, index: TensorValue) -> bool:
@@ -203,7 +212,7 @@ def scatter_add(
 ) -> TensorValue:
     """Return x with ``x[..., index, ...] += source`` along a dimension."""
     place = _scatter_place(x, normalize_dim(dim, x.ndim), index)
-    return updated(lowering, x, index.shape, place, _source(source, x), "add")
+    return updated(lowering, x, index.shape, place, _source(source, x, index), "add")
 
 
 @register(aten.scatter_reduce.two)
@@ -219,7 +228,9 @@ def scatter_reduce(
 ) -> TensorValue:
     """Return x with elements of ``source`` combined where ``index`` sends them."""
     place = _scatter_place(x, normalize_dim(dim, x.ndim), index)
-    return _reduced(lowering, x, index.shape, place, _source(source, x), reduce, include_self)
+    return _reduced(
+        lowering, x, index.shape, place, _source(source, x, index), reduce, include_self
+    )
 
 
 @register(aten.index_reduce.default)
@@ -236,9 +247,10 @@ def index_reduce(
     """Return x with slices of ``source`` combined where ``index`` (1-d or 0-d) sends them."""
     dim = normalize_dim(dim, x.ndim)
 
+    if x.ndim == 0:
+        raise NotLowered("index_reduce without dimensions")
+
     def place(at: Index) -> Index:
-        if x.ndim == 0:
-            return ()
         row = index.at((at[dim],) if index.ndim else ())
         return (*at[:dim], ops.checked_index(row, x.shape[dim], wrap=False), *at[dim + 1 :])
 

@@ -126,19 +126,20 @@ for _target, _function in _FUNCTIONS.items():
     _register(_target, _function)
 
 
-def _accumulated(lowering: Lowering, node: Node) -> Value:
-    """Return an argument of zeta in the type that eager adds up in: on a CPU, float64."""
-    wide = node.dtype == torch.float32 and lowering.meta().dtype == torch.float32
-    wide = wide and lowering.meta().device.type == "cpu"
-    return Value(ops.cast(node, torch.float64) if wide else node)
+def _adds_up_in_float64(lowering: Lowering) -> bool:
+    """Whether eager adds up the terms of float32's zeta in float64: on a CPU."""
+    return lowering.meta().dtype == torch.float32 and lowering.meta().device.type == "cpu"
 
 
 @register(aten.special_zeta)
 def special_zeta(lowering: Lowering, s: Operand, q: Operand) -> TensorValue:
     """Return Hurwitz' zeta function."""
+    wide = _adds_up_in_float64(lowering)
 
-    def value(a: Node, b: Node) -> Node:
-        return zeta(_accumulated(lowering, a), _accumulated(lowering, b)).node
+    def value(*arguments: Node) -> Node:
+        if wide:
+            arguments = tuple(ops.cast(each, torch.float64) for each in arguments)
+        return zeta(*map(Value, arguments), rounded=wide).node
 
     return map_elements(lowering, (s, q), value, _TO_FLOAT)
 
@@ -149,8 +150,10 @@ def polygamma_rule(lowering: Lowering, order: int, x: TensorValue) -> TensorValu
     if order > 170:
         raise NotLowered("polygamma of an order whose factorial overflows")
 
+    wide = order > 1 and _adds_up_in_float64(lowering)
+
     def value(v: Node) -> Node:
-        return polygamma(order, _accumulated(lowering, v) if order > 1 else Value(v)).node
+        return polygamma(order, Value(ops.cast(v, torch.float64) if wide else v)).node
 
     return map_elements(lowering, (x,), value, _TO_FLOAT)
 

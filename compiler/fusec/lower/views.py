@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -99,7 +100,10 @@ def view_dtype(lowering: Lowering, x: TensorValue, dtype: torch.dtype) -> Tensor
     """Return the same bits as another type of the same width."""
     if x.dtype.itemsize != dtype.itemsize or torch.bool in (x.dtype, dtype):
         raise NotLowered("a view as a type of another width")
-    return lowering.pointwise(lambda index: ops.cast(x.at(index), dtype, bitcast=True))
+    ref = None if x.ref is None else replace(x.ref, dtype=dtype)
+    return TensorValue(
+        x.shape, dtype, x.device, lambda index: ops.cast(x.at(index), dtype, bitcast=True), ref
+    )
 
 
 @register(aten.permute)

@@ -12,15 +12,24 @@ from fusec.lower import polynomials as table
 from fusec.lower.polynomials import Value, horner, select
 
 
-def hurwitz(s: Value, q: Value) -> Value:
+def hurwitz(s: Value, q: Value, *, rounded: bool = False) -> Value:
     """Return the sum of (q + k)^-s over k >= 0 for s > 1 and q > 0: Cephes' ``zeta``.
 
     Nine terms more, and what Euler and Maclaurin's formula says of those that follow.
+
+    Args:
+        s: The exponent.
+        q: Where the sum begins.
+        rounded: Whether the result is rounded to half of its digits, which hides what powers by
+            plain logarithms are off by; ten exact ones take a compiler very long.
     """
-    total, a = _inverse_power(q, s), q
+    power = _rounded_power if rounded else _inverse_power
+    total, a = power(q, s), q
+    if rounded:  # infinity times the logarithm of 1 is no number
+        total = select((q.equals(1.0), 1.0), otherwise=total)
     for _ in range(9):
         a = a + 1.0
-        term = _inverse_power(a, s)
+        term = power(a, s)
         total = total + term
     # as in Cephes, no formula where no further term matters: it might be infinity times 0
     converged, first = term < 2.0**-53 * total, total
@@ -46,22 +55,31 @@ def _inverse_power(x: Value, s: Value) -> Value:
     return total
 
 
+def _rounded_power(x: Value, s: Value) -> Value:
+    """Return x^-s to half of its digits."""
+    return (-s * x.unary("log")).unary("exp")
+
+
 def _is_whole(x: Value) -> Value:
     if isinstance(x.node, Const):
         return Value(ops.const(x.node.value % 1 == 0, torch.bool))
     return x.equals(x.unary("floor"))
 
 
-def zeta(s: Value, q: Value) -> Value:
-    """Return Hurwitz' zeta function; below 0 it is there for whole s only.
+def zeta(s: Value, q: Value, *, rounded: bool = False) -> Value:
+    """Return Hurwitz' zeta function; below 0 it is there for whole s only. As for ``hurwitz``.
 
     There, ATen adds up all terms from q on.  With f = q - floor(q), those of q + k > 0 are
     zeta(s, f), and the others are, but for their sign, zeta(s, 1 - f) without zeta(s, 1 - q).
     """
     positive = q > 0.0
     # 1 - f is exact where it matters, close to the pole at 0
-    above = hurwitz(s, select((positive, q), otherwise=q - q.unary("floor")))
-    below, rest = hurwitz(s, q.unary("ceil") - q), hurwitz(s, 1.0 - q)
+    starts = (
+        select((positive, q), otherwise=q - q.unary("floor")),
+        q.unary("ceil") - q,
+        1.0 - q,
+    )
+    above, below, rest = (hurwitz(s, start, rounded=rounded) for start in starts)
     rest = select((rest.equals(rest), rest), otherwise=s.of(0.0))  # NaN where all underflows
     # added in this order, what cancels at f = 1/2 does so exactly
     even, odd = above + below - rest, above - below + rest

@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 from fusec.devices import is_gpu
 from fusec.ir.body import Body, Buffer
+from fusec.ir.checks import is_check
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Cast, Load
+from fusec.ir.node import Cast, Load, Node
 from fusec.ir.program import Compute, Extern, Program, Step
+from fusec.ir.walk import free_axes
 from fusec.report import FusionDecision
 from fusec.schedule import choices, choices_products
 from fusec.schedule.align import Refusal, inline_producer
@@ -16,6 +18,7 @@ from fusec.schedule.fusion_groups import join_labels
 from fusec.schedule.order import expected_kernels, order_of
 from fusec.schedule.overrides import FORBIDDEN, Overrides
 
+UNSEEN = "it has a check that would not be made of what nobody reads"
 ONCE = "it is compared with its own extremes, and must be the same number for both"
 
 
@@ -112,6 +115,8 @@ class _Inliner:
             reason = next(filter(None, unfit), None)
         if any(self.overrides.forbids(members[step.name], members[c.name]) for c in computes):
             return FORBIDDEN
+        if reason is None and _leaves_unchecked(body, computes):
+            return UNSEEN
         return reason
 
     def _does_not_pay(self, body: Body, computes: list[Compute]) -> str | None:
@@ -224,6 +229,28 @@ def _belongs_to_its_producer(
     )
 
 
+def _leaves_unchecked(body: Body, consumers: list[Compute]) -> bool:
+    """Whether elements that a body checks are read by none of its consumers: eager checks them all.
+
+    A view that leaves elements out visits fewer of them than there are.
+    """
+    free = free_axes(tuple(body.nodes()))
+    checked = {axis for node in body.nodes() if is_check(node) for axis in free[node]}
+    (store,) = body.stores
+    dims = [n for n, place in enumerate(store.index) if checked & set(place.symbols())]
+    everything = choices.points(tuple(axis for axis in body.axes if axis in checked))
+
+    def sees_all(load: Load) -> bool:
+        places = [load.index[n] for n in dims]
+        loops = {symbol for place in places for symbol in place.symbols()}
+        if any(symbol.kind == "indirect" for symbol in loops):
+            return False
+        return choices.points(tuple(s for s in loops if s.kind == "axis")) >= everything
+
+    loads = [load for consumer in consumers for load in consumer.body.loads()]
+    return bool(dims) and not any(sees_all(x) for x in loads if x.buffer == store.buffer)
+
+
 def _inlined(producer: Body, consumers: list[Compute]) -> list[Body] | Refusal:
     results = []
     for consumer in consumers:
@@ -272,9 +299,6 @@ def _loop_symbols(expr: Expr) -> set[Symbol]:
         if symbol.kind == "axis":
             found.add(symbol)
         elif symbol.kind == "indirect":
-            from fusec.ir.node import Node
-            from fusec.ir.walk import free_axes
-
             payload = symbol.payload
             assert isinstance(payload, Node)
             found |= free_axes((payload,))[payload]

@@ -12,15 +12,21 @@ import torch
 
 from fusec.devices import CPU, is_gpu, where_computed
 from fusec.memory.strided import clone_strided
-from fusec.report import Timing, Verdict, counted
+from fusec.report import OutputError, Timing, Verdict, counted
 from fusec.timing.measure import PRECISION, interleave
-from fusec.verify.compare import compare_output, describe, mismatch, praise
+from fusec.verify.compare import Rounding, compare_output, describe, mismatch, praise
 from fusec.verify.words import alike, same_bits
 
 RunGraph = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+# The same with a seed, by which roundings are drawn.
+RunDrawn = Callable[[Sequence[torch.Tensor], int], Sequence[torch.Tensor]]
 
 # What is kept of a graph between checks at most.
 _KEPT_BYTES = 64 << 20
+# In how many runs roundings are drawn; in few of large graphs, whose many elements say as much.
+_RUNS = 16
+_RUNS_LARGE = 4
+_LARGE = 1 << 22
 
 
 def check_graph(
@@ -35,6 +41,8 @@ def check_graph(
     reference: RunGraph | None = None,
     calls: int | None = None,
     known: GraphReferences | None = None,
+    run_drawn: RunDrawn | None = None,
+    halves: bool = False,
 ) -> Verdict:
     """Compare a whole graph with eager on ``inputs``, and time the two.
 
@@ -44,7 +52,7 @@ def check_graph(
     Args:
         run_fused: The graph with the kernel in it.
         run_eager: The same graph by eager torch operators.
-        run_float64: The same in float64; None where there is no such thing.
+        run_float64: The same in float64, on inputs of that type; None where there is no such thing.
         inputs: Not changed.
         names: The outputs' names; numbered by default.
         timed: Whether to time it.
@@ -53,6 +61,8 @@ def check_graph(
             it has none.
         calls: Time it in no more calls than that: how many a kernel in it has survived elsewhere.
         known: What eager and float64 gave before on the same inputs, used again.
+        run_drawn: In float64, with roundings drawn by chance: asked where something is off.
+        halves: Whether eager has values of float16 or bfloat16 on the way.
     """
     started = time.perf_counter()
     state = torch.get_rng_state()
@@ -70,11 +80,13 @@ def check_graph(
     if len(fused) != len(eager):
         reason = f"gives {counted(len(fused), 'output')} where eager gives {len(eager)}"
         return Verdict(False, "wrong", reason, seconds=time.perf_counter() - started)
+    updated = []
     for index, (mine, plain, original) in enumerate(
         zip(fused_inputs, eager_inputs, inputs, strict=True)
     ):
         if same_bits(mine, original) and same_bits(plain, original):
             continue
+        updated.append(index)
         labels.append(f"input {index}, updated in place")
         fused.append(mine)
         eager.append(plain)
@@ -82,6 +94,15 @@ def check_graph(
             exact.append(exact_inputs[index])
     references: Sequence[torch.Tensor | None] = exact or [None] * len(eager)
     figures = tuple(map(compare_output, labels, fused, eager, references))
+    if run_drawn is not None and exact is not None and not all(each.ok for each in figures):
+
+        def drawn(seed: int) -> list[torch.Tensor]:
+            outputs, left, _ = _run(
+                lambda given: run_drawn(given, seed), inputs, state, torch.float64
+            )
+            return [*outputs, *(left[index] for index in updated)]
+
+        figures = _with_roundings(figures, fused, eager, exact, drawn, halves)
     bad = next((i for i, figure in enumerate(figures) if not figure.ok), None)
     if bad is not None:
         reason = describe(figures[bad])
@@ -104,12 +125,49 @@ def check_graph(
     )
 
 
+def _with_roundings(
+    figures: tuple[OutputError, ...],
+    fused: Sequence[torch.Tensor],
+    eager: Sequence[torch.Tensor],
+    exact: Sequence[torch.Tensor],
+    run: Callable[[int], list[torch.Tensor]],
+    halves: bool,
+) -> tuple[OutputError, ...]:
+    """Compare what is off once more, beside runs whose roundings are drawn by chance."""
+    off = [i for i, figure in enumerate(figures) if not figure.ok]
+    for i in off:
+        wrong_kind = mismatch(fused[i], eager[i]) or exact[i].shape != eager[i].shape
+        if wrong_kind or eager[i].is_complex():
+            return figures
+    roundings = {i: Rounding(exact[i], halves) for i in off}
+    large = sum(t.numel() for t in exact) > _LARGE
+    state = torch.get_rng_state()
+    try:
+        for seed in range(_RUNS_LARGE if large else _RUNS):
+            outputs = run(seed)
+            for i, rounding in roundings.items():
+                rounding.add(outputs[i])
+    except (RuntimeError, TypeError, NotImplementedError):
+        return figures  # as where there is no float64 run
+    finally:
+        torch.set_rng_state(state)
+    found = list(figures)
+    for i, rounding in roundings.items():
+        found[i] = compare_output(figures[i].name, fused[i], eager[i], exact[i], rounding=rounding)
+    return tuple(found)
+
+
 def _run(
-    function: RunGraph, inputs: Sequence[torch.Tensor], state: torch.Tensor
+    function: RunGraph,
+    inputs: Sequence[torch.Tensor],
+    state: torch.Tensor,
+    precision: torch.dtype | None = None,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
     """Return copies of what a graph gives, the inputs as it leaves them, and what it gave."""
     torch.set_rng_state(state)
     copies = [clone_strided(t) for t in inputs]
+    if precision is not None:
+        copies = [t.to(precision) if t.is_floating_point() else t for t in copies]
     given = [t.detach() for t in function(copies)]
     return [t.clone() for t in given], copies, given
 
@@ -151,7 +209,7 @@ class GraphReferences:
         exact_inputs: list[torch.Tensor] = []
         if run_float64 is not None:
             with contextlib.suppress(RuntimeError, TypeError, NotImplementedError):
-                exact, exact_inputs, _ = _run(run_float64, inputs, state)
+                exact, exact_inputs, _ = _run(run_float64, inputs, state, torch.float64)
         return cls(inputs, eager, eager_inputs, exact, exact_inputs, held, drew)
 
     @property

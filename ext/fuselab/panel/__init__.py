@@ -7,7 +7,7 @@ the thread of ``worker.py``.
 ``%%fuse --panel`` begins its panel before the cell is compiled (``prepare``): the page reads the
 scripts and makes its part of the widgets meanwhile, and what is left after the result are values.
 A tab after the first is a ``LazyTab`` (``tabs/lazy.py``): its widgets are made when somebody opens
-it, its texts and figures by the panel's worker; for the panel that was shown last,
+it, its texts and figures by the panel's worker; for the panel that somebody came near to last,
 ``tabs/prebuild.py`` does that before, tab by tab, while neither a cell nor the worker runs. The
 worker draws with the cell's lock held, so never beside a measurement.
 

@@ -55,13 +55,14 @@ class Workbench(widgets.VBox):
         )
         self.tabs.observe(lambda _: self._opened(), "selected_index")
         self.tuning.on_start.append(lambda: self._open(self.tuning))
-        self.kernels.on_shown = self._seen
         self._early = Prebuild(
-            [self._draw_below, *(self._maker(part) for part in self.lazy)],
+            self._draw_below,
+            [self._maker(part) for part in self.lazy],
             self.bench.worker.submit,
             self._is_busy,
             self._forget,
         )
+        self.kernels.on_shown, self.kernels.on_near = self._early.seen, self._early.begin
         self.bench.listen(self._show_head)
         self.bench.after_each = self._draw
         super().__init__([self.head, self.tabs], layout=plain.layout())
@@ -119,14 +120,10 @@ class Workbench(widgets.VBox):
         self.bench.changed()
         self.kernels.show()
         # What is made of a tab that was opened before is not up to date any more. The rest waits
-        # until the page has drawn this: see ``_seen``.
+        # until the page has drawn this, and somebody comes near: see ``tabs/prebuild.py``.
         if self.parts[self.tabs.selected_index or 0] is not self.kernels or self.kernels.more.made:
             self._draw_later()
         return dict(super()._repr_mimebundle_(**kwargs) or {})
-
-    def _seen(self) -> None:
-        """The page has drawn the first tab: whatever nobody waits for may be made now."""
-        self._early.begin()
 
     def _is_busy(self) -> bool:
         if self.bench.activity or self.tuning.running:

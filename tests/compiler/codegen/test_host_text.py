@@ -144,9 +144,28 @@ def test_kernels_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
             "return [b, 3, None, c]",
         ]  # fmt: skip
         assert host.groups == {}
-    for most, groups in ((4 * 8 * 4 - 1, {"launch_two"}), (4 * 8 * 4, {"launch_one_to_two"})):
-        monkeypatch.setattr(host_program, "GROUPED_BYTES", most)
-        assert written(steps, buffers, outputs).groups.keys() == groups
+
+
+@pytest.mark.parametrize(("size", "grouped"), [(1 << 21, True), ((1 << 21) + 1, False)])
+def test_kernels_of_no_more_than_16_mib_are_launched_at_once(size: int, grouped: bool) -> None:
+    buffers = named(x=(size,), a=(size,))
+    host = written([kernel("one", "x", "a", size)], buffers, [ref(buffers["a"])])
+    assert bool(host.groups) is grouped
+
+
+def test_names_that_the_text_has_are_left_to_it() -> None:
+    words = [
+        "run", "inputs", "status", "failed", "expect", "expect_inputs", "empty", "empty_cpu",
+        "empty_large", "empty_cuda", "multiply_into", "one", "float32", "bool_", "_",
+    ]  # fmt: skip
+    buffers = {f"b{n}": replace(buffer(f"b{n}", (8,)), hint=word) for n, word in enumerate(words)}
+    made = buffer("made", (8,))
+    steps = [kernel("one", "b0", "made")]
+    host = written(steps, {**buffers, "made": made}, [ref(made)], tuple(buffers))
+    names = lines(host)[0].removesuffix(" = inputs").split(", ")
+    assert [name.rstrip("2").rstrip("_") for name in names[:12]] == words[:12]
+    assert not {*words[:13], "_"} & set(names)
+    assert len(set(names)) == len(words)
 
 
 def test_a_group_ends_where_an_operator_is_called() -> None:

@@ -19,7 +19,7 @@ from fuselab.session.session import Session
 from support.panel_fake import FakeCell
 from support.waiting import happens
 
-READY = {"kind": "ready"}
+READY, NEAR = {"kind": "ready"}, {"kind": "near"}
 
 
 @pytest.fixture
@@ -49,10 +49,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         early._latest.end()
 
 
-def drawn(panel: Workbench) -> None:
-    """Do what the page does once it has drawn the editor."""
+def drawn(panel: Workbench, *, near: bool = True) -> None:
+    """Do what the page does once it has drawn the editor, and somebody points at it."""
     assert panel.kernels.editor is not None
     panel.kernels.editor._handle_custom_msg(READY, [])
+    if near:
+        panel.kernels.editor._handle_custom_msg(NEAR, [])
 
 
 def late(panel: Workbench) -> list[Any]:
@@ -87,6 +89,10 @@ def test_the_rest_is_made_once_the_page_has_drawn_the_panel(quick: None) -> None
     panel._repr_mimebundle_()
     time.sleep(0.2)
     assert not any(part.made for part in late(panel)), "nobody has seen it yet"
+    drawn(panel, near=False)
+    assert happens(lambda: panel.kernels.more.made)
+    time.sleep(0.2)
+    assert not any(part.made for part in panel.parts[1:]), "nobody is near"
     drawn(panel)
     assert happens(lambda: all(part.made for part in late(panel)))
     assert panel.wait(20)

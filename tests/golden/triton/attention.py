@@ -76,8 +76,9 @@ def op0(
             key = tl.load(key_ptr + batch * 32768 + (head // 2) * 16384 + kv_row * 64 + depth)
             score = tl.dot(query, key.T)
             higher = tl.maximum(most, tl.max(score, 1) * 0.18033688011112042)
-            weight = tl.exp2(score * 0.18033688011112042 - higher[:, None])
-            shrink = tl.exp2(most - higher)
+            reference = tl.minimum(higher, 3.4028234663852886e38)
+            weight = tl.exp2(score * 0.18033688011112042 - reference[:, None])
+            shrink = tl.exp2(most - reference)
             total = total * shrink + tl.sum(weight, 1)
             value = tl.load(
                 value_ptr + batch * 32768 + (head // 2) * 16384 + kv_row * 64 + width
@@ -106,8 +107,9 @@ def op0(
             ge = q_idx >= kv_idx
             chosen = tl.where(ge, score, -float("inf"))
             higher = tl.maximum(most, tl.max(chosen, 1) * 0.18033688011112042)
-            weight = tl.exp2(chosen * 0.18033688011112042 - higher[:, None])
-            shrink = tl.exp2(most - higher)
+            reference = tl.minimum(higher, 3.4028234663852886e38)
+            weight = tl.exp2(chosen * 0.18033688011112042 - reference[:, None])
+            shrink = tl.exp2(most - reference)
             total = total * shrink + tl.sum(weight, 1)
             value = tl.load(
                 value_ptr + batch * 32768 + (head // 2) * 16384 + kv_row * 64 + width

@@ -72,8 +72,9 @@ def op8_parts(
         added = score * 0.125 + product
         score = tl.where(kv_inside, added, -float("inf"))
         higher = tl.maximum(most, tl.max(score, 1) * 1.4426950408889634)
-        weight = tl.exp2(score * 1.4426950408889634 - higher[:, None])
-        shrink = tl.exp2(most - higher)
+        reference = tl.minimum(higher, 3.4028234663852886e38)
+        weight = tl.exp2(score * 1.4426950408889634 - reference[:, None])
+        shrink = tl.exp2(most - reference)
         total = total * shrink + tl.sum(weight, 1)
         value = tl.load(
             value_ptr + batch * 128000 + head * 64000 + kv_row * 64 + width,
@@ -99,7 +100,7 @@ def op8(flex_attention_ptr, results, mosts, SPLITS: tl.constexpr):
     place = tl.arange(0, SPLITS)[:, None] * (4 * 2) + line
     mosts_of_parts = tl.load(mosts + place)
     most = tl.max(mosts_of_parts, 0)
-    share = tl.exp2(mosts_of_parts - most[:, None])
+    share = tl.exp2(mosts_of_parts - tl.minimum(most, 3.4028234663852886e38)[:, None])
     total = tl.sum(tl.load(mosts + SPLITS * (4 * 2) + place) * share, 0)
     result = tl.sum(tl.load(results + place * 64 + width) * share, 0, keep_dims=True)
     # a row of which nothing is kept gives zeros

@@ -11,8 +11,9 @@
 //   links     "21-24:3 25:3,4": which lines of the cell each line of the kernel computes
 // Messages, all sent because a person did something, never because a view was drawn:
 //   {kind: "edit" | "check" | "keep", document, text, seen}
-// and two that start nothing: {kind: "ready"}, there is a view; and the answer to Python's
-// {kind: "sync", id}: {kind: "sync", id, document, text, seen}, what the editor holds right now.
+// and three that start nothing: {kind: "ready"}, there is a view; {kind: "near"}, somebody points
+// at the panel or has come into it with the keyboard, for the first time; and the answer to
+// Python's {kind: "sync", id}: {kind: "sync", id, document, text, seen}, what the editor holds now.
 //
 // Edits travel as messages rather than as a trait: a trait's changes are held back and merged
 // while the kernel is busy, so a click on a button could overtake the text it is about.
@@ -25,6 +26,7 @@ import "prism-code-editor/prism/languages/cpp";
 import "prism-code-editor/prism/languages/python";
 import "prism-code-editor/languages/clike";
 import "prism-code-editor/languages/python";
+import { sweepSoon } from "./leftovers.js";
 
 const EDIT_DELAY = 150; // ms of quiet before an edit is sent
 const [FEWEST, MOST] = [8, 22]; // lines that the editor shows before it scrolls
@@ -65,10 +67,13 @@ const passSave = (event) => {
   const copy = { key, code, keyCode, ctrlKey, metaKey, bubbles: true, cancelable: true };
   event.target.closest(".jp-Notebook")?.dispatchEvent(new KeyboardEvent("keydown", copy));
 };
-const watchControls = (el) => {
+const watchControls = (el, near) => {
   const panel = el.closest(".fuselab-panel");
   if (!panel || watched.has(panel)) return;
   watched.add(panel);
+  for (const kind of ["pointerenter", "focusin"]) {
+    panel.addEventListener(kind, near, { once: true });
+  }
   mendControls(panel);
   panel.addEventListener("keydown", (event) => {
     if (event.target.closest("[data-lm-suppress-shortcuts]")) passSave(event);
@@ -433,7 +438,7 @@ function render({ model, el }) {
   showCell();
   const watch = (frames) => {
     if (el.isConnected) {
-      watchControls(el);
+      watchControls(el, () => model.send({ kind: "near" }));
       resized.observe(el.closest(".fuselab-panel") ?? el);
     } else if (frames) requestAnimationFrame(() => watch(frames - 1));
   };
@@ -445,6 +450,7 @@ function render({ model, el }) {
     window.removeEventListener("resize", fit);
     for (const [name, listener] of listeners) model.off(name, listener);
     editor.remove();
+    sweepSoon(model.widget_manager);
   };
 }
 

@@ -40,6 +40,7 @@ class KernelsTab:
         self._filling = False
         self.editor: Editor | None = None
         self.on_shown: Callable[[], None] = lambda: None  # a page has drawn the editor
+        self.on_near: Callable[[], None] = lambda: None  # somebody points at the panel
         self._label: tuple[object, ...] = ()
         self.choice = plain.choice("Kernel", "24em")
         self.choice.observe(self._choose, "value")
@@ -110,7 +111,7 @@ class KernelsTab:
                 self.editor = Editor(
                     self._bench.state, self._typed, self._key_check, self._key_keep
                 )
-                self.editor.on_shown = self.on_shown
+                self.editor.on_shown, self.editor.on_near = self.on_shown, self.on_near
                 self.place.children = [self.editor, PlainEditor(self.editor).widget]
 
     # --- what the user does; called on any thread, returns at once -------------------------

@@ -2,8 +2,9 @@
 
 Opening a tab costs a message to the kernel, one back for each of its widgets, and drawing them:
 two tenths of a second, of which nothing is left where the tab was made before. Each widget costs
-room in the saved notebook as well, so one panel has them made, the one that was shown or worked
-with last; the panel before it lets go of those that nobody has opened.
+room in the saved notebook as well, and in the page for good, which keeps something of every widget
+that it ever had. So one panel has them made, the one that somebody came near to last; the panel
+before it lets go of those that nobody has opened.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class Prebuild:
     """Steps that are done one by one while nobody needs the kernel or the worker.
 
     Args:
+        first: What to do once the panel is on the page, whether somebody is near or not.
         steps: What to do, in order; each is given to ``submit``.
         submit: Puts a step on the panel's worker.
         busy: Whether the panel, or another one, is at work.
@@ -30,11 +32,14 @@ class Prebuild:
 
     def __init__(
         self,
+        first: Callable[[], None],
         steps: Iterable[Callable[[], None]],
         submit: Callable[[Callable[[], None]], None],
         busy: Callable[[], bool],
         undo: Callable[[], None],
     ) -> None:
+        self._first = first
+        self._is_new = False  # on the page, and nothing was done yet
         self._steps = tuple(steps)
         self._left = list(self._steps)
         self._undo = undo
@@ -42,6 +47,11 @@ class Prebuild:
         self._busy = busy
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
+
+    def seen(self) -> None:
+        """Do what comes first."""
+        self._is_new = True
+        self._wait(REST)
 
     def begin(self) -> None:
         """Go on from here, instead of the panel that did so before."""
@@ -54,12 +64,12 @@ class Prebuild:
     def end(self) -> None:
         """Do nothing any more, until the next ``begin``."""
         with self._lock:
+            self._is_new = False
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
 
     def _give_up(self) -> None:
-        self.end()
         with self._lock:
             self._left = list(self._steps)
         self._submit(self._undo)
@@ -69,19 +79,21 @@ class Prebuild:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = None
-            if self._left:
+            if self._is_new or (self._left and _latest is self):
                 self._timer = threading.Timer(seconds, self._step)
                 self._timer.daemon = True
                 self._timer.start()
 
     def _step(self) -> None:
-        if _latest is not self:
-            return
         if cell_runs() or self._busy():
             self._wait(LONGER)
             return
         with self._lock:
-            step = self._left.pop(0) if self._left else None
+            step = None
+            if self._is_new:
+                self._is_new, step = False, self._first
+            elif self._left and _latest is self:
+                step = self._left.pop(0)
         if step is not None:
             self._submit(step)
             self._wait(REST)

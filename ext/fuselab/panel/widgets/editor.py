@@ -58,6 +58,7 @@ class Editor(Scripted):
         """
         super().__init__("editor")
         self.on_shown: Callable[[], None] = lambda: None
+        self.on_near: Callable[[], None] = lambda: None
         self._handlers = {"check": on_check, "keep": on_keep}
         self._state = state
         self._on_edit = on_edit
@@ -126,6 +127,8 @@ class Editor(Scripted):
         if kind == "ready":
             self._shown = True
             self.on_shown()
+        elif kind == "near":
+            self.on_near()
         if not isinstance(document, str) or not isinstance(text, str):
             return
         seen = int(message.get("seen", 0))

@@ -12,7 +12,7 @@ import torch.nn.attention.flex_attention as torch_attention
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 import fusec
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from fusec.machine import this_machine, using
 from fusec.targets.triton.toolchain.cross_compile import artifacts, compile_start
 from fusec.targets.triton.toolchain.load import load
@@ -199,19 +199,29 @@ def test_a_bias_that_masks_by_large_numbers(dtype: torch.dtype) -> None:
     assert close(own, attend(*tensors), exact)
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_not_a_number_and_infinity_win(monkeypatch: pytest.MonkeyPatch, number: float) -> None:
-    """In the result, the rows' sums and their mosts."""
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("careful", [False, True])
+@pytest.mark.parametrize(("queries", "keys"), [(3, 150), (1, 777)])
+def test_not_a_number_and_infinity_win(
+    monkeypatch: pytest.MonkeyPatch, queries: int, keys: int, careful: bool
+) -> None:
+    """In the result, the rows' sums and their mosts; NaN wins over infinity wherever each lies."""
     options = {"BACKEND": "AUTO", "OUTPUT_LOGSUMEXP": True, "OUTPUT_MAX": True}
     monkeypatch.setattr(torch_attention, "_apply_kernel_options", lambda *_, **__: dict(options))
 
     def attend(q: Any, k: Any, v: Any) -> Any:
         aux = AuxRequest(lse=True, max_scores=True)
-        out, more = flex_attention(q, k, v, return_aux=aux)
+        shift = 1e37 if careful else 0.0
+        out, more = flex_attention(q, k, v, lambda score, *_: score + shift, return_aux=aux)
         return out, more.lse, more.max_scores
 
-    q, k, v = Sizes(1, 2, 2, 40, 40, 16).tensors(F32)
-    k[0, 1, 3, 0] = number
+    nan, inf = float("nan"), float("inf")
+    pairs = [(nan, inf), (inf, nan), (-inf, inf), (inf, inf), (-inf, nan), (inf, 0), (nan, 0)]
+    q, k, v = Sizes(1, 8, 8, queries, keys, 16).tensors(F32)
+    q[..., 0] = q[..., 0].abs() + 0.1
+    for head, (first, second) in enumerate(pairs):
+        k[0, head, 3, 0], k[0, head, -2, 0] = first, second  # in the first block and in the last
+    k[0, 7, :, 0] = -inf
     compiled = fusec.compile(attend, target="triton")
     for own, wanted in zip(compiled(q, k, v), attend(q, k, v), strict=True):
         torch.testing.assert_close(own, wanted, equal_nan=True, rtol=1e-5, atol=1e-5)

@@ -34,7 +34,8 @@ TEMPLATE_NAMES = frozenset(
     "shrink share split splits row row_inside line place results mosts mosts_of_parts sums "
     "rows".split()
 )
-LOWEST = "-3.4028234663852886e38"
+FINITE = "3.4028234663852886e38"  # what is taken off an infinite score leaves infinity, not NaN
+LOWEST = f"-{FINITE}"
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,7 @@ class _Writer(Tiles):
             loops=described,
             careful=found.careful,
             lowest='-float("inf")' if found.careful else LOWEST,
+            finite=FINITE,
             factor=repr(found.factor),
             scores=f"tl.dot(query, key.T{exact})",
             weighted=f"tl.dot({weight}, value, result * shrink[:, None]{exact})",
@@ -287,7 +289,7 @@ class _Writer(Tiles):
         writer.line("most = tl.max(mosts_of_parts, 0)")
         if found.careful:
             writer.line('most = tl.where(most == -float("inf"), 0.0, most)')
-        writer.line("share = tl.exp2(mosts_of_parts - most[:, None])")
+        writer.line(f"share = tl.exp2(mosts_of_parts - tl.minimum(most, {FINITE})[:, None])")
         writer.line(f"total = tl.sum(tl.load(mosts + SPLITS * {rows} + place) * share, 0)")
         address = f"results + place * {self.extent(found.width)} + width"
         writer.line(f"result = tl.sum(tl.load({address}{inside}) * share, 0, keep_dims=True)")
@@ -306,13 +308,10 @@ class _Writer(Tiles):
         self.save(own, found.result, "result")
         if found.sums is not None:
             writer.line('sums = tl.where(total == 0.0, -float("inf"), most + tl.log2(total))')
-            writer.line('sums = tl.where(most == float("inf"), most, sums)  # total: inf - inf')
             self.save(own, found.sums, f"sums{spread}")
         if found.mosts is not None:
             writer.line('most = tl.where(total == 0.0, -float("inf"), most)')
-            # an infinite score makes no number of the total, too
-            writer.line('known = (total == total) | (most == float("inf"))')
-            writer.line("most = tl.where(known, most, total)  # NaN wins")
+            writer.line("most = tl.where(total == total, most, total)  # NaN wins")
             self.save(own, found.mosts, f"most{spread}")
         return writer
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fusec.errors import CompileError, FusecError
-from fusec.kernel import Role
+from fusec.kernel_source import Role
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
 from fusec.verify.binary import problem as binary_problem

@@ -59,6 +59,7 @@ CELLS: dict[str, Case] = {
     "deinterleave": (lambda x: F.max_pool2d(x, 3, 2), torch.randn(2, 9, 33, 33), "_even["),
     "moderate_angles": (lambda x: x.sin(), torch.randn(64, 512), "lanes("),
     "keep_rows": (lambda x: x.softmax(-1), torch.randn(99, 300), "_row["),
+    "full_vectors": (lambda x: x.amax(-1), torch.randn(99, 77), "int32_t r0"),
     "split_rows": (lambda x: x.sum(0), torch.randn(4000, 40), "PIECES"),
 }
 

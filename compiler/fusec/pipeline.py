@@ -24,7 +24,7 @@ from fusec.ir.node import Recorder, recording
 from fusec.ir.printer import format_program
 from fusec.ir.program import Compute, Program
 from fusec.ir.verifier import check_program, require, verifies
-from fusec.kernel import Generated, KernelSource
+from fusec.kernel_source import Generated, KernelSource
 from fusec.lower import lower_graph
 from fusec.machine import MachineFacts, using
 from fusec.options import Options

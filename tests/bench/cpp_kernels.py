@@ -26,7 +26,7 @@ from fusec.codegen.common.signatures import argument_buffers
 from fusec.graph.decompositions import decomposition_table
 from fusec.ir.node import Recorder, recording
 from fusec.ir.program import Compute, TensorRef
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from fusec.lower import lower_graph
 from fusec.schedule import schedule_program
 from fusec.targets.cpp.emit import emit_cpp

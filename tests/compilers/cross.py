@@ -16,7 +16,7 @@ import torch
 from fusec.call import native
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.helper_block import with_helpers
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from fusec.toolchain.compiler import bundled_compiler
 from fusec.toolchain.families import FAMILIES
 from support.cpp_bodies import Bench

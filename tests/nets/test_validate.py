@@ -12,7 +12,7 @@ import torch
 import fusec
 from fusec.ir.node import Load, Op, op
 from fusec.ir.program import Compute, Program
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from programs.check import problems
 from programs.generate import write
 from support.validate import Validation, validated, validating

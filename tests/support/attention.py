@@ -16,7 +16,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from fusec.graph.decompositions import decomposition_table
 from fusec.ir.node import Recorder, recording
 from fusec.ir.program import Compute
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from fusec.lower import lower_graph
 from fusec.options import Options
 from fusec.targets.triton.emit import emit_triton

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import torch
 
-from fusec.kernel import Argument, Kernel, KernelSource, Signature
+from fusec.kernel import Kernel
+from fusec.kernel_source import Argument, KernelSource, Signature
 from fusec.report import (
     ExternCall,
     FusionDecision,

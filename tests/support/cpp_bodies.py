@@ -16,7 +16,7 @@ from fusec.ir.index import Expr, Symbol
 from fusec.ir.interpret import CheckFailed, run_body
 from fusec.ir.node import Node, recording, source_line
 from fusec.ir.shapes import contiguous_strides
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from fusec.report import SourceLine
 from fusec.targets.cpp.emit import emit_cpp
 from fusec.toolchain.build import build

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from fusec.ir.index import Expr, Symbol
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from fusec.targets.cpp.emit import emit_cpp
 from support.cpp_bodies import Bench, make_inputs
 from support.triton_bodies import (

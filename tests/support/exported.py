@@ -9,7 +9,8 @@ import sys
 import torch
 
 from fusec.ir.index import Expr, Symbol
-from fusec.kernel import Argument, Kernel, KernelSource, Signature
+from fusec.kernel import Kernel
+from fusec.kernel_source import Argument, KernelSource, Signature
 from support import handwritten_kernels as vk
 
 BLOCKED = """\

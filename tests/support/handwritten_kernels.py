@@ -10,7 +10,8 @@ import torch
 
 from fusec.export.forms import export_kernel
 from fusec.ir.index import Expr
-from fusec.kernel import Argument, Kernel, KernelSource, Runnable, Signature
+from fusec.kernel import Kernel
+from fusec.kernel_source import Argument, KernelSource, Runnable, Signature
 from fusec.toolchain.build import build
 from fusec.toolchain.loading import load
 from fusec.verify.check import Case, check_kernel

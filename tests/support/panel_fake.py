@@ -14,9 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from fusec.kernel import Kernel, KernelSource, Signature
-from fusec.report import OutputError, Timing, Trial, TuningRun, Verdict
+from fusec.kernel import Kernel
+from fusec.kernel_source import KernelSource, Signature
+from fusec.report import OutputError, Timing, Verdict
 from fusec.tunables import read_tunables, set_tunables
+from fusec.tuning_report import Trial, TuningRun
 
 METHOD = "median of 30 interleaved blocks after 10 warm-up calls, 2 threads"
 

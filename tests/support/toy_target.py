@@ -9,7 +9,7 @@ import pytest
 
 from fusec.ir.body import Buffer
 from fusec.ir.program import Compute
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from fusec.target_api.registry import add_target, remove_target
 from fusec.targets.cpp.target import Cpp
 

@@ -8,7 +8,7 @@ import torch
 
 from fusec.graph.simplify.short_rows import LONGEST_ROW
 from fusec.ir.index import Expr, Symbol
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from fusec.targets.triton.emit import emit_triton
 from fusec.targets.triton.toolchain.build import build_triton
 from fusec.tunables import read_tunables, set_tunables

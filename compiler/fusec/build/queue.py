@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusec.cache import CacheStore, default_store
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.toolchain.children import Children

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fusec.errors import FusecError, ValueRefused
-from fusec.kernel import Signature
+from fusec.kernel_source import Signature
 from fusec.memory.readable import address
 from fusec.report import SourceLine
 from fusec.toolchain.loading import load

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fusec.call.launch import CppRunnable
-from fusec.kernel import Kernel, Runnable
+from fusec.kernel import Kernel
+from fusec.kernel_source import Runnable
 from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
 

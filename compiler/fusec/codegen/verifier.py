@@ -14,7 +14,7 @@ from fusec.codegen.host_program import HostProgram
 from fusec.ir.body import Buffer
 from fusec.ir.body_verifier import Problem
 from fusec.ir.program import Compute
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from fusec.target_api.registry import find_target
 from fusec.tunables import read_tunables
 

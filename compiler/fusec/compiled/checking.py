@@ -17,7 +17,8 @@ from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.compiled.calls import GraphCalls
 from fusec.compiled.part import CompiledPart
 from fusec.ir.interpret import run_body
-from fusec.kernel import Kernel, Runnable, simulation
+from fusec.kernel import Kernel
+from fusec.kernel_source import Runnable, simulation
 from fusec.random import SameNumbers
 from fusec.report import Verdict
 from fusec.target_api.base import LibraryTarget, PythonTarget

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from torch import fx
 
 from fusec.compiled.calls import GraphCalls, NoInputs
-from fusec.kernel import Kernel, Runnable
-from fusec.report import Timing, TuningRun, Verdict
+from fusec.kernel import Kernel
+from fusec.kernel_source import Runnable
+from fusec.report import Timing, Verdict
+from fusec.tuning_report import TuningRun
 
 if TYPE_CHECKING:
     from fusec.timing.limits import Limit

@@ -21,7 +21,8 @@ from fusec.codegen.host_program import Group, HostProgram, emit_host
 from fusec.codegen.host_values import DTYPES, buffer_bytes, called_as
 from fusec.device.plan import DeviceProgram, device_program, wanted
 from fusec.ir.program import Compute, Extern, ExternKind
-from fusec.kernel import Kernel, KernelHost, Runnable, simulation
+from fusec.kernel import Kernel, KernelHost
+from fusec.kernel_source import Runnable, simulation
 from fusec.memory.poison import poisoned
 from fusec.memory.readable import Unreadable, require_plain
 from fusec.memory.strided import clone_strided

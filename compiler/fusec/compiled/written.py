@@ -28,7 +28,8 @@ from fusec.compiled.part import CompiledPart
 from fusec.compiled.recorded import read_plan, recorded, written_plan
 from fusec.compiled.references import JSON, NotKept, constant, constant_value, reference, resolve
 from fusec.ir.index import Expr
-from fusec.kernel import Argument, Kernel, Signature
+from fusec.kernel import Kernel
+from fusec.kernel_source import Argument, Signature
 from fusec.memory.poison import poisoned
 from fusec.memory.readable import require
 from fusec.target_api.base import LibraryTarget

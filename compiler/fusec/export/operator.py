@@ -10,7 +10,8 @@ from typing import Any
 
 from fusec.errors import FusecError
 from fusec.export.standalone import python_file, shown_sizes
-from fusec.kernel import Kernel, Signature
+from fusec.kernel import Kernel
+from fusec.kernel_source import Signature
 from fusec.target_api.registry import find_target
 
 NAMESPACE = "fuselab"

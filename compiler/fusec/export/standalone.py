@@ -19,7 +19,8 @@ import jinja2
 from fusec.errors import FusecError
 from fusec.ir.index import Expr
 from fusec.ir.index_text import expr_text
-from fusec.kernel import Kernel, Signature
+from fusec.kernel import Kernel
+from fusec.kernel_source import Signature
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
 

@@ -106,7 +106,8 @@ def _has_tensors(value: Any) -> bool:
 
 def _is_shape_error(error: Exception) -> bool:
     text = str(error)  # torch raises RuntimeError for these as for all else
-    return any(word in text for word in ("shape", "size of tensor", "dimension", "must match"))
+    said = ("shape", "size of tensor", "dimension", "reduction dim", "must match")
+    return any(word in text for word in said)
 
 
 __all__ = ["graph_problems"]

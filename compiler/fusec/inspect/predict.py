@@ -17,7 +17,8 @@ from fusec.inspect.explain import bytes_text
 from fusec.inspect.sections import Sectioned
 from fusec.ir.body import Buffer
 from fusec.ir.program import Compute, Extern
-from fusec.kernel import Argument, Kernel
+from fusec.kernel import Kernel
+from fusec.kernel_source import Argument
 from fusec.report import GraphBreak, Guard, Recompile, SourceLine, counted
 
 UNKNOWN = -1  # bytes that depend on a symbolic size

@@ -81,11 +81,7 @@ class _Evaluator:
         if isinstance(node, Load):
             return self.load(node)
         if isinstance(node, Cast):
-            if node.bitcast:
-                return args[0].view(node.dtype)
-            if self.precision and node.dtype.is_floating_point:
-                return args[0].to(self.precision)
-            return args[0].to(node.dtype)
+            return args[0].view(node.dtype) if node.bitcast else args[0].to(dtype)
         if isinstance(node, Dot):
             return self.dot(node, args[0], args[1])
         if isinstance(node, Reduce):

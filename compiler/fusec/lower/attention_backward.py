@@ -205,17 +205,21 @@ def _weights(
     return _Weights(weight, found)
 
 
-def _shared_head(loops: AttentionLoops, given: _Given) -> Expr:
+def _heads(given: _Given) -> tuple[int, int]:
+    """Return how many heads queries have, and keys."""
     heads, shared = given.query.shape[1].constant, given.key.shape[1].constant
     assert heads is not None
     assert shared is not None
+    return heads, shared
+
+
+def _shared_head(loops: AttentionLoops, given: _Given) -> Expr:
+    heads, shared = _heads(given)
     return at(loops.head) // (heads // shared)
 
 
-def _of_queries(
-    lowering: Lowering, given: _Given, mask: BlockMask
-) -> tuple[TensorValue, TensorValue]:
-    """Emit the gradient of the queries; return it, and what a row's weights have in common."""
+def _scores(lowering: Lowering, given: _Given, mask: BlockMask) -> tuple[AttentionLoops, Scores]:
+    """Return loops over queries and keys, and the scores that they compute once more."""
     count = Expr.of(1) if mask.partial is None else mask.partial[1].shape[-1]
     loops = AttentionLoops.of(given.query, given.key, given.value, count)
     scores = scores_of(
@@ -229,6 +233,14 @@ def _of_queries(
         given.score_buffers,
         given.mask_buffers,
     )
+    return loops, scores
+
+
+def _of_queries(
+    lowering: Lowering, given: _Given, mask: BlockMask
+) -> tuple[TensorValue, TensorValue]:
+    """Emit the gradient of the queries; return it, and what a row's weights have in common."""
+    loops, scores = _scores(lowering, given, mask)
     common = _common(given, loops)
     weights = _weights(lowering, given, loops, scores, common)
     column = Symbol("c", "axis", given.query.shape[3])
@@ -254,24 +266,10 @@ def _of_keys(
 ) -> tuple[TensorValue, TensorValue]:
     """Emit the gradients of keys and values."""
     turned = mask.turned()
-    count = Expr.of(1) if turned.partial is None else turned.partial[1].shape[-1]
-    loops = AttentionLoops.of(given.query, given.key, given.value, count)
-    scores = scores_of(
-        lowering,
-        loops,
-        given.query,
-        given.key,
-        given.score_mod,
-        turned,
-        given.scale,
-        given.score_buffers,
-        given.mask_buffers,
-    )
+    loops, scores = _scores(lowering, given, turned)
     kept = common.at((at(loops.batch), at(loops.head), at(loops.query)))
     weights = _weights(lowering, given, loops, scores, kept)
-    heads, shared = given.query.shape[1].constant, given.key.shape[1].constant
-    assert heads is not None
-    assert shared is not None
+    heads, shared = _heads(given)
     head, query_head = loops.head, at(loops.head)
     summed: tuple[Symbol, ...] = (loops.query,)
     values: tuple[Node, ...] = (weights.weight, weights.of_score)

@@ -339,9 +339,7 @@ class _Driver:
 
         A number that the user wrote (``x[0] = 3``) becomes that number, wherever it is used.
         """
-        value: object = self.module
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+        value: object = operator.attrgetter(str(node.target))(self.module)
         if isinstance(value, fx.GraphModule):
             self.values[node] = Subgraph(node.name, value)
             return

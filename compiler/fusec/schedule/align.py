@@ -289,23 +289,33 @@ def _join(
         refusal = _check_overwrites(producer, consumer)
         if refusal is not None:
             return refusal
+    replaced = _without_loads(consumer, axes, reduce_axes, written)
+    if isinstance(replaced, Refusal):
+        return replaced
+    joined = Body(axes, reduce_axes, producer.stores + replaced.stores)
+    return _check_levels(joined) or joined
+
+
+def _without_loads(
+    consumer: Body,
+    axes: tuple[Symbol, ...],
+    reduce_axes: tuple[Symbol, ...],
+    written: Mapping[str, Store],
+) -> Body | Refusal:
+    """Return a body over given loops, the values of stores in place of the loads of them."""
     failure: list[Refusal] = []
 
     def swap(node: Node) -> Node | None:
         if not isinstance(node, Load) or node.buffer not in written:
             return None
-        store = written[node.buffer]
-        value = _value_at(store, node)
+        value = _value_at(written[node.buffer], node)
         if isinstance(value, Refusal):
             failure.append(value)
             return None
         return value
 
     replaced = consumer.moved(axes, reduce_axes, {}, swap)
-    if failure:
-        return failure[0]
-    joined = Body(axes, reduce_axes, producer.stores + replaced.stores)
-    return _check_levels(joined) or joined
+    return failure[0] if failure else replaced
 
 
 def _value_at(store: Store, load: Load) -> Node | Refusal:
@@ -410,16 +420,4 @@ def inline_producer(consumer: Body, producer: Body, *, alone: bool = False) -> B
     (store,) = producer.stores
     if alone and len(producer.nodes()) > _LONG:
         consumer = _on_axes_of(consumer, producer, store)
-    failure: list[Refusal] = []
-
-    def swap(node: Node) -> Node | None:
-        if not isinstance(node, Load) or node.buffer != store.buffer:
-            return None
-        value = _value_at(store, node)
-        if isinstance(value, Refusal):
-            failure.append(value)
-            return None
-        return value
-
-    inlined = consumer.moved(consumer.axes, consumer.reduce_axes, {}, swap)
-    return failure[0] if failure else inlined
+    return _without_loads(consumer, consumer.axes, consumer.reduce_axes, {store.buffer: store})

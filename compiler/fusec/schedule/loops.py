@@ -27,9 +27,9 @@ def _drop_unit_loops(body: Body) -> Body:
     reduce_axes = tuple(a for a in body.reduce_axes if a not in units)
     if body.reduce_axes and not reduce_axes:
         # a reduction over one element: keep a loop for it to run over
-        last = body.reduce_axes[-1]
-        reduce_axes = (last,)
-        del units[last]
+        kept, *_ = body.reduce_axes
+        reduce_axes = (kept,)
+        del units[kept]
     return body.moved(axes, reduce_axes, units)
 
 

@@ -14,9 +14,9 @@ import torch
 
 from fusec.cache import CacheStore, default_store
 from fusec.kernel import Kernel
-from fusec.report import Trial, TuningRun
 from fusec.tunables import read_tunables
 from fusec.tune.records import KIND, stored, text_digest, tuning_key
+from fusec.tuning_report import Trial, TuningRun
 
 _SWITCH = "FUSEC_TUNED"
 

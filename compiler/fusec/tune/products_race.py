@@ -20,7 +20,7 @@ from fusec.ir.index import Expr
 from fusec.ir.node import Cast, Dot, Load, Node, cast, load, recording
 from fusec.ir.program import Compute, Program, Settings
 from fusec.ir.shapes import contiguous_strides
-from fusec.kernel import Runnable
+from fusec.kernel_source import Runnable
 from fusec.schedule.loops import arrange_loops
 from fusec.target_api.base import PythonTarget
 from fusec.timing.measure import interleave_series

@@ -20,9 +20,10 @@ import torch
 from fusec.devices import is_gpu
 from fusec.kernel import Kernel
 from fusec.machine import processor
-from fusec.report import Timing, Trial, TriedPlan, TuningRun
+from fusec.report import Timing
 from fusec.target_api.registry import find_target
 from fusec.tunables import read_tunables, set_tunables
+from fusec.tuning_report import Trial, TriedPlan, TuningRun
 
 KIND = "tuning"
 FILE = "record.json"

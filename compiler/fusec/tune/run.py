@@ -12,14 +12,16 @@ import torch
 from fusec.cache import CacheStore, default_store
 from fusec.call.runnable import build_runnable
 from fusec.devices import CPU, is_gpu
-from fusec.kernel import Kernel, KernelHost, Runnable
-from fusec.report import TuningRun, Verdict
+from fusec.kernel import Kernel, KernelHost
+from fusec.kernel_source import Runnable
+from fusec.report import Verdict
 from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.timing.measure import Call, interleave_series
 from fusec.tune.prospects import DeviceForesight, Gpu, Prospect
 from fusec.tune.records import machine, tuning_key
 from fusec.tune.tuner import tune_kernel
+from fusec.tuning_report import TuningRun
 from fusec.verify.sandbox import run_candidate
 from fusec.verify.timing import fresh_tensors, restore
 

@@ -23,8 +23,9 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Protocol
 
-from fusec.kernel import Kernel, KernelSource
-from fusec.report import Timing, Trial, TriedPlan, TuningRun, Verdict
+from fusec.kernel import Kernel
+from fusec.kernel_source import KernelSource
+from fusec.report import Timing, Verdict
 from fusec.timing.measure import Call, Series, judge
 from fusec.tunables import read_tunables, set_tunables
 from fusec.tune import records
@@ -33,6 +34,7 @@ from fusec.tune.knobs import Knobs
 from fusec.tune.plan_search import PlanSearch, Point
 from fusec.tune.prospects import Prospect
 from fusec.tune.records import RecordStore
+from fusec.tuning_report import Trial, TriedPlan, TuningRun
 
 BuildText = Callable[[str], Call]
 Check = Callable[[str], Verdict]

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusec.kernel import Kernel, Runnable
+from fusec.kernel import Kernel
+from fusec.kernel_source import Runnable
 from fusec.report import Verdict
 from fusec.target_api.registry import find_target
 from fusec.verify import sandbox

@@ -20,7 +20,8 @@ from pathlib import Path
 import torch
 
 from fusec.errors import CompileError, FusecError
-from fusec.kernel import Kernel, Runnable
+from fusec.kernel import Kernel
+from fusec.kernel_source import Runnable
 from fusec.report import Verdict
 from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from fusec.devices import CPU
-from fusec.kernel import Runnable
+from fusec.kernel_source import Runnable
 from fusec.report import OutputError, Verdict
 from fusec.verify import sandbox
 from fusec.verify.candidate import Candidate, Refused

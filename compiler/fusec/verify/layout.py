@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fusec.kernel import Argument
+from fusec.kernel_source import Argument
 from fusec.systems import this_system
 from fusec.verify import words as explain
 from fusec.verify.protocol import Message

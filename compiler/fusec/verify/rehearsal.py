@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 
 from fusec.errors import CompileError, Diagnostic
-from fusec.kernel import Signature
+from fusec.kernel_source import Signature
 from fusec.target_api.base import PythonTarget
 from fusec.verify import words
 from fusec.verify.layout import Case, CaseLayout

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from fusec.kernel import Argument, Kernel, Signature
+from fusec.kernel import Kernel
+from fusec.kernel_source import Argument, Signature
 from fusec.memory.strided import empty_like_strided
 from fusec.report import Verdict, counted
 from fusec.target_api.base import PythonTarget

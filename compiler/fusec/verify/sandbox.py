@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from fusec.devices import CPU
-from fusec.kernel import Signature
+from fusec.kernel_source import Signature
 from fusec.report import Timing
 from fusec.systems import this_system
 from fusec.target_api.base import PythonTarget

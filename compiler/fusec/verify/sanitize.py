@@ -10,7 +10,7 @@ import re
 
 import torch
 
-from fusec.kernel import Signature
+from fusec.kernel_source import Signature
 from fusec.toolchain import sanitizers
 from fusec.verify.layout import Case, extent
 from fusec.verify.words import Finding

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from fusec.kernel import Kernel, Signature
+from fusec.kernel import Kernel
+from fusec.kernel_source import Signature
 from fusec.memory.strided import clone_strided, empty_like_strided
 from fusec.report import Timing
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from fusec.ir.index import Expr
-from fusec.kernel import Argument, Signature
+from fusec.kernel_source import Argument, Signature
 from fusec.memory.strided import write_strided
 from fusec.verify.inputs import fresh_inputs
 from fusec.verify.layout import Case

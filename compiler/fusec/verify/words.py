@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fusec.kernel import Argument, Signature
+from fusec.kernel_source import Argument, Signature
 from fusec.verify.guard import GUARD, PAGE
 from fusec.verify.protocol import Message, poison_byte
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fusec.report import Timing, TuningRun
+from fusec.report import Timing
 from fusec.timing.pace import Pace, against, bounds, compared, median, pace, ratio
+from fusec.tuning_report import TuningRun
 
 BUSY = 0.25  # a quartile distance of so much of the median is said once
 

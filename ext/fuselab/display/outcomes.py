@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from fusec.report import Trial, TuningRun, Verdict
+from fusec.report import Verdict
+from fusec.tuning_report import Trial, TuningRun
 from fuselab.display import noise, render, words
 from fuselab.display.listing import marked_listing
 from fuselab.display.pages.page import static_table

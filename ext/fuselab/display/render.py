@@ -17,11 +17,9 @@ from typing import Any
 
 from fusec.devices import CPU
 from fusec.inspect.glossary import explained
-from fusec.report import (
-    TuningRun,
-    compile_line,
-)
+from fusec.report import compile_line
 from fusec.target_api.registry import default_target, find_target
+from fusec.tuning_report import TuningRun
 from fuselab.display import words
 from fuselab.display.bounds import bars, limit_words, saved
 from fuselab.display.kernel_text import extent_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusec.report import Trial, TuningRun
+from fusec.tuning_report import Trial, TuningRun
 
 MOST_RUNNERS = 6
 

@@ -13,7 +13,7 @@ import torch
 
 from fusec.devices import CPU
 from fusec.ir.index import Expr
-from fusec.kernel import Argument, Role, Signature
+from fusec.kernel_source import Argument, Role, Signature
 from fusec.verify import words
 from fusec.verify.layout import Case, CaseLayout
 from fusec.verify.process import WorkerError

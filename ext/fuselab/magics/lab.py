@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
+from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expand
 
 from fuselab.errors import FuselabError
+from fuselab.magics.base import SessionMagics
 
 if TYPE_CHECKING:
     from fuselab.judge.verdict import AnswerVerdict
@@ -30,7 +31,7 @@ class Said(str):
 
 
 @magics_class
-class LabMagics(Magics):
+class LabMagics(SessionMagics):
     """What a student types."""
 
     @no_var_expand
@@ -90,14 +91,13 @@ class LabMagics(Magics):
     @line_magic
     def hand_in(self, line: str) -> str:
         """Write the file that is handed in: %hand_in Ada Lovelace."""
-        from fuselab import current_session
         from fuselab.labs.progress import progress
 
         student = line.strip()
         if not student:
             raise UsageError("%hand_in takes your name: %hand_in Ada Lovelace")
         name = re.sub(r"\W+", "_", student.lower()).strip("_") or "student"
-        edits = current_session().history.known
+        edits = self.session.history.known
         path = progress().hand_in(Path(f"hand_in_{name}.json"), student, edits)
         table = progress().table()
         return Said(f"{table}\n\nwritten to {path}: give this file to your teacher")

@@ -18,7 +18,7 @@ from IPython.display import display
 from fuselab.display.outcomes import trial_line
 
 if TYPE_CHECKING:
-    from fusec.report import TuningRun
+    from fusec.tuning_report import TuningRun
 
 # What is left of the line where it stood: nothing that has a height.
 NOTHING = {"text/plain": "", "text/html": "<span></span>"}

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fusec.report import TuningRun
+from fusec.tuning_report import TuningRun
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel

@@ -16,7 +16,7 @@ import torch
 from fusec.device.packing import MOST_POINTERS, pack_starts
 from fusec.device.steps import Copy, Memory, MemoryPlace, PythonCall, Start, Step
 from fusec.ir.index import Expr
-from fusec.kernel import Argument, Signature
+from fusec.kernel_source import Argument, Signature
 from fusec.target_api.base import PackedKernel
 from fusec.targets.triton.toolchain import build as triton_build
 from fusec.targets.triton.toolchain import cross_compile as triton_cross

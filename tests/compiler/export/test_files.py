@@ -9,7 +9,8 @@ import torch
 
 from fusec.errors import FusecError
 from fusec.ir.index import Expr
-from fusec.kernel import Argument, Kernel, KernelSource, Signature
+from fusec.kernel import Kernel
+from fusec.kernel_source import Argument, KernelSource, Signature
 from support import handwritten_kernels as vk
 from support.exported import python, symbolic
 

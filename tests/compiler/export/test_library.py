@@ -12,7 +12,8 @@ import torch.nn.functional as F
 import fusec
 from fusec.errors import BadOption, FusecError
 from fusec.ir.index import Expr, Symbol
-from fusec.kernel import Argument, Kernel, KernelSource, Signature
+from fusec.kernel import Kernel
+from fusec.kernel_source import Argument, KernelSource, Signature
 from support import handwritten_kernels as vk
 from support.exported import python, symbolic
 

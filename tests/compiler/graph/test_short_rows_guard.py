@@ -20,7 +20,8 @@ from torch.fx.experimental.symbolic_shapes import (
 import fusec
 from fusec.graph.simplify.short_rows import LONGEST_ROW, bound_rows
 from fusec.ir.index import Expr, Symbol
-from fusec.kernel import Argument, Kernel, Signature
+from fusec.kernel import Kernel
+from fusec.kernel_source import Argument, Signature
 from fusec.targets.triton.toolchain.load import load
 from fusec.targets.triton.toolchain.starts import record_starts
 

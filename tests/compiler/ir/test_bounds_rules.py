@@ -292,7 +292,11 @@ def test_what_is_decided(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["eq", "ne"])
-@pytest.mark.parametrize("pair", [((3, 3), (3, 4)), ((3, 4), (4, 4)), ((2, 3), (3, 3))], ids=str)
+@pytest.mark.parametrize(
+    "pair",
+    [((3, 3), (3, 4)), ((3, 3), (2, 3)), ((3, 4), (3, 3)), ((3, 4), (4, 4)), ((2, 3), (3, 3))],
+    ids=str,
+)
 def test_equal_ends_alone_decide_nothing(
     name: str, pair: tuple[tuple[int, int], tuple[int, int]]
 ) -> None:

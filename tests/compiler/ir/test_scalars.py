@@ -26,7 +26,7 @@ from fusec.ir.scalars import (
     root_of,
     word_of,
 )
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from fusec.targets.cpp.emit import emit_cpp
 from fusec.targets.cpp.mathlib import available
 from fusec.targets.plain.emit import emit_plain

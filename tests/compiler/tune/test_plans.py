@@ -12,7 +12,8 @@ import torch
 import fusec
 from fusec.cache import CacheStore
 from fusec.call.runnable import build_runnable
-from fusec.kernel import Kernel, KernelSource
+from fusec.kernel import Kernel
+from fusec.kernel_source import KernelSource
 from fusec.timing.measure import Series
 from fusec.tune import run as tune_run
 from fusec.tune.records import text_digest

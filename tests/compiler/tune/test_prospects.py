@@ -255,8 +255,9 @@ def test_equal_kernels_are_searched_alike() -> None:
 def test_a_winner_is_in_use_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled again, a kernel starts from what tuning found, and computes the same."""
     from fusec.cache import default_store
-    from fusec.report import Timing, Trial, TuningRun
+    from fusec.report import Timing
     from fusec.tune import records
+    from fusec.tuning_report import Trial, TuningRun
 
     monkeypatch.setenv("FUSEC_TUNED", "1")
     x = torch.randn(64, 301)

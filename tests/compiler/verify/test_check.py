@@ -339,7 +339,8 @@ def test_a_check_is_fast(monkeypatch):
 
 
 def test_updated_argument():
-    from fusec.kernel import Argument, Kernel, KernelSource, Signature
+    from fusec.kernel import Kernel
+    from fusec.kernel_source import Argument, KernelSource, Signature
     from fusec.verify.check import Case, check_kernel
 
     text = (

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 
-from fusec.kernel import Argument, Signature
+from fusec.kernel_source import Argument, Signature
 from fusec.verify import process, sandbox
 from fusec.verify.process import WorkerError
 from support import handwritten_kernels as vk

@@ -16,8 +16,9 @@ import fuselab
 from fusec.compiled.graph import NoInputs
 from fusec.inspect.sweep import FixedSize, SweepPoint, sizes_of
 from fusec.inspect.sweep import sweep as sweep_with
-from fusec.report import Timing, Trial, TuningRun
+from fusec.report import Timing
 from fusec.timing.limits import _machine, copy_time, machine
+from fusec.tuning_report import Trial, TuningRun
 from fuselab.display.outcomes import trial_line
 from fuselab.display.pages import limits
 from fuselab.display.pages.tuning import left_words, time_left

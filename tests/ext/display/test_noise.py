@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusec.report import Timing, Trial, TuningRun, Verdict
+from fusec.report import Timing, Verdict
+from fusec.tuning_report import Trial, TuningRun
 from fuselab.display import noise, words
 from fuselab.display.noise import Pace
 from fuselab.display.outcomes import TuningOutcome, trial_line

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fusec.report import Timing, Trial, TuningRun
+from fusec.report import Timing
+from fusec.tuning_report import Trial, TuningRun
 from fuselab.display.plots import figures
 from fuselab.display.plots.figures import edit_figure, figure_png, speed_figure
 from fuselab.display.plots.search import SearchPicture, tuning_figure, tuning_spots

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 
 import fuselab
 import fuselab.display.pages.subjects
-from fusec.report import GraphBreak, TuningRun
+from fusec.report import GraphBreak
+from fusec.tuning_report import TuningRun
 from fuselab.panel import BelowResult, Workbench, workbench
 from fuselab.panel.attempts import attempt, bars, label_of
 from fuselab.panel.tabs.guards import guards_html

@@ -12,7 +12,7 @@ import ipywidgets as widgets
 import pytest
 
 from fusec.errors import FusecError
-from fusec.report import Trial, TuningRun
+from fusec.tuning_report import Trial, TuningRun
 from fuselab.exporting import free_path
 from fuselab.panel import Workbench, workbench
 from fuselab.panel.widgets.copying import CopyButton

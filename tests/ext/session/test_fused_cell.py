@@ -288,7 +288,7 @@ class TestTuningOutcome:
         assert "[30 of 30]" in trial_line(run)
 
     def test_nothing_ran(self):
-        from fusec.report import Trial, TuningRun
+        from fusec.tuning_report import Trial, TuningRun
 
         run = TuningRun("k", (Trial((("A", 1),), None, "broken"),), None, 4, None, "budget", 1.0)
         outcome = TuningOutcome("k", run)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fusec.cache import CacheStore
-from fusec.kernel import Argument
+from fusec.kernel_source import Argument
 from fuselab.edit_record import Edit
 from fuselab.errors import UnknownName
 from fuselab.session.cell_options import CellOptions, Frontend

@@ -13,7 +13,7 @@ from fusec.codegen.common.expressions import Grammar, Sign, Spelled, from_left
 from fusec.ir.body import Body
 from fusec.ir.index import Expr
 from fusec.ir.node import Number, Reduce, Scan
-from fusec.kernel import Signature
+from fusec.kernel_source import Signature
 
 # Types of which kernels compute values; halves are bits that a target has its own way with.
 TYPES = {

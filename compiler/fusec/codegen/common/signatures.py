@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from fusec.ir.body import Body, Buffer
 from fusec.ir.checks import CheckKind, check_parts, is_check
 from fusec.ir.index import Symbol
-from fusec.kernel import Argument, Role, Signature
+from fusec.kernel_source import Argument, Role, Signature
 
 _RESERVED = frozenset(keyword.kwlist) | frozenset(
     "int long short char float double bool void auto const static signed unsigned struct union "

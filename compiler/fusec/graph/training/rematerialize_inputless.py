@@ -57,7 +57,7 @@ def compute_inputless_again(
     again: dict[fx.Node, fx.Node] = {}
     with backward.graph.inserting_before(after):
         for node in forward.graph.nodes:
-            if node in known and _leads_to(node, moved):
+            if node in known:  # what nobody reads there is removed below
                 again[node] = backward.graph.node_copy(node, again.__getitem__)
     for node in moved:
         placeholders[node.name].replace_all_uses_with(again[node])
@@ -83,19 +83,6 @@ def _following_from_nothing(graph: fx.Graph) -> set[fx.Node]:
         ):
             found.add(node)
     return found
-
-
-def _leads_to(node: fx.Node, wanted: list[fx.Node]) -> bool:
-    """Whether one of ``wanted`` is computed from a node, or is it."""
-    stack, seen = [node], set[fx.Node]()
-    while stack:
-        each = stack.pop()
-        if each in wanted:
-            return True
-        if each not in seen:
-            seen.add(each)
-            stack.extend(each.users)
-    return False
 
 
 __all__ = ["compute_inputless_again"]

@@ -15,7 +15,7 @@ from fusec.codegen.common.traffic import read_bytes, written_bytes
 from fusec.helper_block import HEAD, INCLUDE
 from fusec.ir.body import Body, Buffer
 from fusec.ir.node import Node, Op, op
-from fusec.kernel import KernelSource, Signature
+from fusec.kernel_source import KernelSource, Signature
 from fusec.targets.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.loops.columns import write_columns
 from fusec.targets.cpp.loops.pointwise import write_pointwise

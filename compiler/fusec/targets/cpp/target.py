@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fusec.cache import CacheStore
     from fusec.ir.body import Buffer
     from fusec.ir.program import Compute
-    from fusec.kernel import KernelSource, Signature
+    from fusec.kernel_source import KernelSource, Signature
     from fusec.toolchain.children import Children
 
 

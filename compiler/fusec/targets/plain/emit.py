@@ -12,7 +12,7 @@ from fusec.codegen.common.signatures import body_sizes, identifier, make_signatu
 from fusec.codegen.common.traffic import read_bytes, written_bytes
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Symbol
-from fusec.kernel import KernelSource, Signature
+from fusec.kernel_source import KernelSource, Signature
 from fusec.targets.cpp.text.writer import Writer
 from fusec.targets.plain.expressions import TYPES
 from fusec.targets.plain.helpers import helper_texts, names

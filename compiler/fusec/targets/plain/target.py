@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fusec.cache import CacheStore
     from fusec.ir.body import Buffer
     from fusec.ir.program import Compute
-    from fusec.kernel import KernelSource
+    from fusec.kernel_source import KernelSource
     from fusec.toolchain.children import Children
 
 

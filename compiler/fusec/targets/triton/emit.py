@@ -12,7 +12,7 @@ from fusec.codegen.common.traffic import read_bytes, written_bytes
 from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, lower_bound, upper_bound
 from fusec.ir.node import Reduce, recording
-from fusec.kernel import KernelSource, Signature
+from fusec.kernel_source import KernelSource, Signature
 from fusec.targets.triton.kernels import attention, attention_gradients, matmul, word_product
 from fusec.targets.triton.kernels import row_and_column as crossed
 from fusec.targets.triton.kernels import split_reductions as split

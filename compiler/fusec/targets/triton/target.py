@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from fusec.ir.body import Body, Buffer
     from fusec.ir.program import Compute, Settings
-    from fusec.kernel import Kernel, KernelSource, Runnable, Signature
+    from fusec.kernel import Kernel
+    from fusec.kernel_source import KernelSource, Runnable, Signature
     from fusec.report import GpuStart
 
 

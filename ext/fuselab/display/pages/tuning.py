@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusec.report import TuningRun
+from fusec.tuning_report import TuningRun
 from fuselab.display import noise, words
 from fuselab.display.search_facts import effects, spread_of
 

@@ -10,7 +10,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from fusec.report import Timing, TuningRun
+from fusec.report import Timing
+from fusec.tuning_report import TuningRun
 from fuselab.display.noise import against
 from fuselab.display.words import digits
 from fuselab.display.words import share as percent

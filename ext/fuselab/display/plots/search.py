@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fusec.report import Timing, TuningRun
+from fusec.report import Timing
+from fusec.tuning_report import TuningRun
 from fuselab.display import noise
 from fuselab.display.plots import figures as plots
 from fuselab.display.plots.figures import EAGER, EDITED, FAILED, FUSED, SMALL, TEXT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fusec.report import TuningRun
+from fusec.tuning_report import TuningRun
 from fuselab.display.plots import figures as plots
 from fuselab.display.search_facts import effects, runners
 

@@ -10,7 +10,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from fusec.kernel import Kernel
-from fusec.report import Trial, TuningRun
+from fusec.tuning_report import Trial, TuningRun
 from fuselab.display import noise, words
 from fuselab.display.pages.tuning import effect_rows, left_words
 from fuselab.display.plots.search import SearchPicture

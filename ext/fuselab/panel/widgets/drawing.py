@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fusec.report import TuningRun
+from fusec.tuning_report import TuningRun
 from fuselab.display import words
 from fuselab.display.pages.timings import edits_of, peer_title, steps_of
 from fuselab.display.plots import figures as plots

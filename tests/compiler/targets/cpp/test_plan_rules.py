@@ -228,6 +228,17 @@ def test_places_and_symbolic_sizes_that_are_split() -> None:
     assert [part.axes[1].size for part in found] == [n, Expr.of(1)]
 
 
+def test_a_loop_that_is_not_to_be_split_stays_whole() -> None:
+    def both(i: Expr, j: Expr) -> Node:
+        tests = [op("lt", (index_value(e, I64), number(3)), torch.bool) for e in (i, j)]
+        return op("logical_and", tuple(tests), torch.bool)
+
+    body, i, j = chosen(both)
+    assert lengths(split_ranges(body, {j})) == [(6, 3), (6, 17)]
+    assert lengths(split_ranges(body, {i})) == [(3, 20), (3, 20)]
+    assert sorted(lengths(split_ranges(body, {i, j}))) == [(3, 3), (3, 17), (3, 20)]
+
+
 def test_a_loop_is_split_into_eight_at_most() -> None:
     def many(count: int) -> Callable[[Expr, Expr], Node]:
         def test(i: Expr, j: Expr) -> Node:
@@ -239,8 +250,16 @@ def test_a_loop_is_split_into_eight_at_most() -> None:
 
         return test
 
-    for count, parts in ((1, 2), (6, 7), (7, 8), (9, 8)):
-        body, _, j = chosen(many(count), 40)
+    def turned(i: Expr, j: Expr) -> Node:
+        total: Node = op("lt", (index_value(j, I64), number(30)), torch.bool)
+        for n in range(29, 19, -1):  # what is cut off first has no more conditions
+            more = op("lt", (index_value(j, I64), number(n)), torch.bool)
+            total = op("logical_xor", (total, more), torch.bool)
+        return total
+
+    tests = [(many(count), parts) for count, parts in ((1, 2), (6, 7), (7, 8), (9, 8))]
+    for test, parts in (*tests, (turned, 8)):
+        body, _, j = chosen(test, 40)
         found = lengths(split_ranges(body, {j}))
         assert len(found) == parts
         assert sum(n for _, n in found if n) == 40

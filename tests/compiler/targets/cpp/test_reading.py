@@ -135,6 +135,24 @@ def standardized(x: torch.Tensor) -> torch.Tensor:
     return (x - mean) / (variance + variance.sqrt())
 
 
+def oddly_named(x: torch.Tensor, count: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    r0 = x.mean()
+    lane = (x * count + r0).tanh()
+    better = lane.exp() + lane
+    place = better * lane
+    double = place + better
+    return double.argmax(0), place.argmax(1), double.softmax(1)
+
+
+def test_values_may_be_called_like_what_a_kernel_needs_itself() -> None:
+    torch._dynamo.reset()
+    x, count = torch.randn(70, 90), torch.rand(90)
+    for got, wanted in zip(
+        fusec.compile(oddly_named)(x, count), oddly_named(x, count), strict=True
+    ):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
 NAMES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[str, ...]]] = {
     "layer_norm": (lambda x: F.layer_norm(x, (90,)), ("mean", "row_squares", "rstd")),
     "variance": (standardized, ("mean", "variance", "row_squares")),

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 import fusec
 from fusec.ir import ops
 from fusec.ir.node import const, index_value, recording
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from fusec.machine import this_machine, using
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.split_ranges import split_ranges

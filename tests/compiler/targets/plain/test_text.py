@@ -14,7 +14,7 @@ import fusec
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.errors import CompilerNotFound
 from fusec.ir.index import Expr, Symbol
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from fusec.target_api.registry import find_target
 from fusec.targets.plain.emit import emit_plain
 from fusec.targets.plain.target import TARGET

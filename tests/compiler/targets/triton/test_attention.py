@@ -12,7 +12,7 @@ import torch.nn.attention.flex_attention as torch_attention
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 import fusec
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from fusec.machine import this_machine, using
 from fusec.targets.triton.toolchain.cross_compile import artifacts, compile_start
 from fusec.targets.triton.toolchain.load import load

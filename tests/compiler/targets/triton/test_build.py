@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fusec.errors import CompileError, FusecError
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from fusec.targets.triton.emit import emit_triton
 from fusec.targets.triton.toolchain import build as triton_build
 from fusec.targets.triton.toolchain import cross_compile as triton_cross

@@ -16,7 +16,7 @@ from fusec.errors import BadOption
 from fusec.ir.body import Buffer
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.program import Compute, Extern, Program
-from fusec.kernel import KernelSource
+from fusec.kernel_source import KernelSource
 from fusec.schedule import small_products
 from fusec.schedule.step_graph import fusion_view, why
 from fusec.targets.triton.emit import emit_triton

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import fusec
-from fusec.kernel import KernelSource, Signature
+from fusec.kernel_source import KernelSource, Signature
 from fusec.targets.triton.toolchain import pool as triton_pool
 from fusec.targets.triton.toolchain import worker as triton_worker
 from fusec.targets.triton.toolchain.cross_compile import compile_start

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+from fusec.codegen.common.c_language import CHOICE, Expression
 from fusec.ir.body import Store, axis_sizes
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, Scan
@@ -24,7 +25,7 @@ from fusec.targets.cpp.plan.facts import extent
 from fusec.targets.cpp.plan.loop_plan import Rows
 from fusec.targets.cpp.plan.scan_passes import Stretch
 from fusec.targets.cpp.text.expressions import from_memory
-from fusec.targets.cpp.text.loop_heads import head, outer_loops
+from fusec.targets.cpp.text.loop_heads import head, outer_loops, whole_vectors
 from fusec.targets.cpp.text.reductions import (
     Accumulator,
     accumulator,
@@ -94,7 +95,8 @@ class RowWriter:
         extent = product(axis_sizes(self.kernel.body.reduce_axes))
         for node in self.steps.kept:
             name = row.name(f"{row.word(node).removesuffix('_val')}_row")
-            size = self.kernel.index_text(extent, {})
+            turns = max((loop.turns for loop in self.loops), default=0)
+            size = str(turns) if turns else self.kernel.index_text(extent, {})
             kind = ELEMENT_TYPES[node.dtype]
             self.writer.line(f"alignas(64) {kind} {name}[{size}];", node.source)
             self.scratch[node] = name
@@ -250,7 +252,11 @@ class RowWriter:
                 bind = stack.enter_context(arrays)
                 simd(self.kernel, items, self.writer, nans)
             scope = Scope(self.kernel, outer)
-            with self.writer.block(head(scope, axis, begin, end)):
+            whole = plan.turns and (begin, end) == ("0", str(size))
+            loop = (
+                whole_vectors(scope, axis, plan.turns) if whole else head(scope, axis, begin, end)
+            )
+            with self.writer.block(loop):
                 bind(scope)
                 element(scope, items, nans)
         end_nans(items, nans, self.writer)
@@ -413,6 +419,9 @@ class RowWriter:
 
     def _feed(self, scope: Scope, item: Accumulator, nans: Mapping[str, str]) -> None:
         value = scope.cast_to(item.node.args[0], item.dtype)
+        if scope.within:
+            other = identity(item.node, item.dtype)
+            value = Expression(f"{scope.within} ? {value.text} : {other}", CHOICE, True)
         if item.place in nans:
             take_number(scope, item, nans[item.place], value, self.writer)
         else:

@@ -395,6 +395,26 @@ def worth_deinterleaving(length: int | None) -> bool:
     return single == 0 or (single <= 4 if length >= MIN_BLOCKED else single == 4 and length <= 64)
 
 
+# Elements of float32 in a vector, where vectors can be read by masks.
+_LANES = {"avx512": 16, "avx2": 8}
+
+
+def full_turns(length: int | None) -> int:
+    """Return how many turns make whole vectors of a short row's pass; 0 where it is as it is.
+
+    What g++ makes of the rest of such a loop is one element after the other. Of that time softmax
+    of 1,000 rows of 77 takes 0.44, of 100 0.70, layer norm 0.73 and 1.0, a maximum 0.32 and 0.38
+    (AVX-512, one thread of an EPYC).
+
+    Args:
+        length: Elements of float32 in a row; None where that is not known.
+    """
+    lanes = _LANES.get(current_machine().isa, 0)
+    if not lanes or length is None or not lanes < length < MIN_BLOCKED or length % lanes == 0:
+        return 0
+    return -(-length // lanes) * lanes
+
+
 def turns(length: int) -> int:
     """Return what a short vector loop takes: vectors, halves of vectors, and single elements."""
     vectors, rest = divmod(length, 16)

@@ -69,6 +69,8 @@ class InnerLoop:
         sharing: How threads share it, where it is the only loop.
         once: Whether it has one turn, and is no loop at all.
         line: Elements of a block.
+        turns: How many it has where that is more than there are elements, so that the last vector
+            is a whole one; 0 otherwise. Those beyond read nothing and add nothing.
     """
 
     axis: Symbol
@@ -83,6 +85,7 @@ class InnerLoop:
     sharing: Sharing | None = None
     once: bool = False
     line: int = field(default_factory=lambda: choices.LINE)
+    turns: int = 0
 
 
 @dataclass(frozen=True)

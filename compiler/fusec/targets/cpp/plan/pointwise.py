@@ -172,6 +172,9 @@ def note_loop(facts: Facts, loop: InnerLoop) -> None:
         full = "all full" if loop.even else "and what is left over"
         facts.note("blocks", f"{choices.LINE} of {loop.axis.name}", f"a few cache lines, {full}")
     _note_staging(facts, loop.staging)
+    if loop.turns:
+        reason = f"the last vector of {loop.axis.name} is a whole one, of which a part counts"
+        facts.note("full_vectors", f"{loop.turns} turns", reason)
     if loop.marks:
         facts.note("interleave", "four vectors", "each waits long for its own last step")
     if loop.angles:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+import torch
+
 from fusec.codegen.common.c_language import HALVES
+from fusec.codegen.common.reduction_passes import ReductionPass
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, Node, Reduce, Scan
 from fusec.report import counted
@@ -153,12 +156,42 @@ def _pass(
     elif chunk is None and axis is not cut:
         read = choices.read_as_floats([node.kind for node in step.reductions])
         loop = replace(loop, staging=staged_row(facts, axis, fresh, step.stores, read))
+        loop = replace(loop, turns=_turns(facts, step, loop, fresh))
     note_loop(facts, loop)
     if chunk is not None:
         searched = any(is_position(node) for node in step.reductions)
         reason = "only one that beats all before is searched" if searched else "then as double"
         facts.note("chunk", f"{chunk} of {axis.name}", reason)
     return RowPass(step, loop, chunk)
+
+
+def _turns(facts: Facts, step: ReductionPass, loop: InnerLoop, fresh: Collection[Node]) -> int:
+    """Return how many turns a pass over a short row has for whole vectors; 0 for its own."""
+    found = choices.full_turns(extent(loop.axis))
+    plain = all(
+        node.dtype == torch.float32
+        and (not isinstance(node, Load) or _is_next_to_it(facts, node, loop.axis))
+        for node in fresh
+        if loop.axis in facts.free[node] or isinstance(node, Load)
+    )
+    numbers = all(n.dtype == torch.float32 and not is_position(n) for n in step.reductions)
+    alone = len(facts.body.reduce_axes) == 1 and step.reductions and not step.stores
+    if not (found and plain and numbers and alone and not facts.checked):
+        return 0
+    if loop.staging != Staging() or not facts.allows("full_vectors"):
+        return 0
+    return found
+
+
+def _is_next_to_it(facts: Facts, load: Load, axis: Symbol) -> bool:
+    """Whether a load reads neighbors in memory, or one element for the whole row."""
+    strides = facts.buffers[load.buffer].strides
+    if load.mask is not None or any(not e.is_affine_in(axis) for e in load.index):
+        return False
+    step = sum(
+        (e.coefficient(axis) * s for e, s in zip(load.index, strides, strict=True)), Expr.of(0)
+    )
+    return step.constant in (0, 1)
 
 
 def _scans(facts: Facts, plan: RowPass, earlier: Collection[Node], *, kept: bool) -> RowPass:

@@ -47,10 +47,8 @@ def turned_loads(facts: Facts, last: Symbol) -> Turned | None:
         if step in (0, 1):
             continue
         for axis in facts.body.axes:
-            straight = offset.is_affine_in(axis) and not _crossed(offset, axis, last)
-            if straight and offset.coefficient(axis) == 1:
+            if offset.is_affine_in(axis) and offset.coefficient(axis) == 1:
                 found.setdefault(axis, []).append((load, step))
-                break
     if not found:
         return None
     across = max(found, key=lambda axis: len(found[axis]))
@@ -62,8 +60,3 @@ def turned_loads(facts: Facts, last: Symbol) -> Turned | None:
     itemsize = facts.buffers[load.buffer].dtype.itemsize
     rows, columns = choices.tile(itemsize, extent(last), step.constant)
     return Turned(across, tuple(found[across]), rows, columns, is_even(last))
-
-
-def _crossed(offset: Expr, first: Symbol, second: Symbol) -> bool:
-    """Whether the step along one axis depends on the other."""
-    return any(first in monomial and second in monomial for monomial in offset.terms)

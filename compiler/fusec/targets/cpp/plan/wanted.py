@@ -28,6 +28,7 @@ TECHNIQUES = {
     "row_reuse": "rows that several rows are made from are kept",
     "deinterleave": "rows read with a step of two are put apart first",
     "moderate_angles": "sines have a quick form where angles are moderate",
+    "full_vectors": "a short row's last vector is a whole one, of which a part counts",
     "keep_rows": "costly values of a row are kept for later passes",
     "split_rows": "threads share the rows of a reduction down columns",
 }

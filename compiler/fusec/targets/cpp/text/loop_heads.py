@@ -17,6 +17,16 @@ def head(scope: Scope, axis: Symbol, begin: str = "0", end: str = "") -> str:
     return f"for (int64_t {name} = {begin}; {name} < {end or scope.kernel.extent(axis)}; ++{name})"
 
 
+def whole_vectors(scope: Scope, axis: Symbol, turns: int) -> str:
+    """Return a loop over ``axis`` that goes on beyond its end, where loads read nothing.
+
+    Its counter is of 32 bits, so that one comparison says which elements of a vector count.
+    """
+    name = scope.bind(axis)
+    scope.within = f"{name} < {scope.kernel.extent(axis)}"
+    return f"for (int32_t {name} = 0; {name} < {turns}; ++{name})"
+
+
 @contextmanager
 def shared_loops(
     kernel: KernelWriter,
@@ -67,4 +77,4 @@ def outer_loops(
         yield inner
 
 
-__all__ = ["head", "outer_loops", "shared_loops"]
+__all__ = ["head", "outer_loops", "shared_loops", "whole_vectors"]

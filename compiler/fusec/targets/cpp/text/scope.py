@@ -28,7 +28,7 @@ from fusec.ir.index import Expr, Symbol
 from fusec.ir.index_text import expr_text
 from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce, Scan
 from fusec.ir.scalars import root_of, word_of
-from fusec.kernel import Signature
+from fusec.kernel_source import Signature
 from fusec.targets.cpp.dtypes import C_TYPES, literal
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, may_be_empty
@@ -130,6 +130,8 @@ class Scope:
         self.axes: dict[Symbol, str] = dict(outer.axes) if outer else {}
         self.taken: set[str] = set(outer.taken) if outer else set()
         self.running: dict[Scan, Running] = dict(outer.running) if outer else {}
+        # what elements fulfil that are there, in a loop that goes on beyond them
+        self.within: str = outer.within if outer else ""
         # stores whose values go into an array first, as float; the element for each
         self.staged: dict[Store, str] = dict(outer.staged) if outer else {}
         # the same as they are
@@ -345,7 +347,7 @@ class Scope:
     def _load(self, node: Load) -> Expression:
         buffer = self.kernel.buffers[node.buffer]
         text = self.element(node.buffer, node.index)
-        conditions = []
+        conditions = [self.within] if self.within else []
         if node.mask is not None:
             conditions.append(self.values[node.mask].within(UNARY))
         for expr in node.index:

@@ -17,7 +17,7 @@ import torch
 
 from fusec.devices import is_gpu
 from fusec.errors import CompileError, Diagnostic
-from fusec.kernel import Runnable, Signature
+from fusec.kernel_source import Runnable, Signature
 from fusec.memory.readable import require
 from fusec.target_api.launches import GpuUse, LaunchRecord
 from fusec.targets.triton.text.file import WARPS

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fusec.errors import FusecError
-from fusec.kernel import Signature
+from fusec.kernel_source import Signature
 from fusec.targets.triton.toolchain.interpret import compiling
 from fusec.targets.triton.toolchain.load import compile_error, is_triton_error, load
 from fusec.targets.triton.toolchain.starts import RecordedStart, gpu_target, launched, source_of

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from fusec.devices import is_gpu
-from fusec.kernel import Signature
+from fusec.kernel_source import Signature
 from fusec.systems import this_system
 from fusec.targets.triton.toolchain import worker as triton_worker
 from fusec.targets.triton.toolchain.load import is_kept, load

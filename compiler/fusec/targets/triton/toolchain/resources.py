@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from fusec.kernel import Signature
+from fusec.kernel_source import Signature
 from fusec.report import GpuStart
 from fusec.target_api.launches import GpuUse, Occupancy
 from fusec.targets.triton.toolchain.cross_compile import compile_start, triton_cache

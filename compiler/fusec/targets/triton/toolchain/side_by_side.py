@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fusec.kernel import KernelSource, Runnable
+from fusec.kernel_source import KernelSource, Runnable
 from fusec.targets.triton.toolchain.build import TritonRunnable, build_triton
 from fusec.targets.triton.toolchain.interpret import compiling
 from fusec.targets.triton.toolchain.starts import starts_of

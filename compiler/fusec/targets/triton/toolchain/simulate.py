@@ -16,7 +16,8 @@ import torch
 from fusec.codegen.common.signatures import argument_buffers
 from fusec.ir.index import Symbol
 from fusec.ir.interpret import run_body
-from fusec.kernel import Kernel, Runnable
+from fusec.kernel import Kernel
+from fusec.kernel_source import Runnable
 
 # About a second of interpreting.
 INTERPRETED_ELEMENTS = 1 << 17

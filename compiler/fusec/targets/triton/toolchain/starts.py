@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from fusec.errors import FusecError
-from fusec.kernel import Signature
+from fusec.kernel_source import Signature
 from fusec.targets.triton.toolchain.load import lines_of, load
 
 SAMPLE_SIZE = 1000  # what a symbolic size is while compiling for a GPU that is not there

@@ -1,8 +1,9 @@
 """Pictures of the labs as a student sees them: ``python tests/browser/lab_pictures.py``.
 
 Of each lab, under ``build/screenshots/labs``, to be looked at: as opened, after a wrong answer
-to every task, after a right one, and printed, blank too.  ``--only 3 7`` takes some labs,
-``--views`` some of these.  What is cut off on a page is said as well, and makes the exit status 1.
+to every task, after a right one (in the dark theme, too), and printed, blank too.  ``--only 3 7``
+takes some labs, ``--views`` some of these.  What is cut off on a page is said as well, and makes
+the exit status 1.
 """
 
 from __future__ import annotations
@@ -173,6 +174,9 @@ def main() -> int:
                     cut += show(notebook, name)
                     if view == "right":
                         notebook.save()
+                        notebook.theme("dark")
+                        cut += show(notebook, f"lab{lab.number:02}-dark")
+                        notebook.theme("light")
                         paper = f"lab{lab.number:02}-printed"
                         cut += printed(browser, paper, jupyter.folder / f"{name}.ipynb")
                     print(name, round(time.monotonic() - began), "s", flush=True)

@@ -53,6 +53,10 @@ CHEATS = {
         RIGHT.replace("tl.program_id(0) * BLOCK + ", "0 * tl.program_id(0) + "),
         "to which another program has stored",
     ),
+    "Python by way of the language": (
+        RIGHT.replace("2 * v + 1,", "tl.core.functools.partial(tl.exp, v)(),"),
+        "`tl.core.functools.partial` is no part of the language",
+    ),
     "too few programs": (RIGHT.replace("triton.cdiv(n, 16)", "max(1, n // 16)"), "unwritten"),
     "what is masked is used": (
         RIGHT.replace("2 * v + 1,", "2 * v + 1 + 0 * tl.sum(v, 0),"),

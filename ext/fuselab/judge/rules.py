@@ -293,8 +293,11 @@ class _TritonLooks(_Looks):
                 allowed = ", ".join(sorted(_TRITON))
                 self.refuse(node, f"`triton.{node.attr}` is not for answers; there is {allowed}")
             return
+        way = _names(node)
         if node.attr in _LANGUAGE:
             self.refuse(node, f"`{node.attr}` is no part of what is asked: compute with blocks")
+        elif way[:1] == ["tl"] and len(way) > 2 and way[1] != "math":
+            self.refuse(node, f"`{'.'.join(way)}` is no part of the language: compute with blocks")
         elif root == "tl" and isinstance(node.ctx, ast.Load) and not node.attr.startswith("_"):
             return
         super().visit_Attribute(node)

@@ -19,6 +19,8 @@ from fuselab.judge.task import TensorTask
 from fuselab.judge.trial import AnswerOutcome, AnswerProgram, named, run
 
 _ROUNDS = 3
+_CLEAR_ROUNDS = 2  # where these say the same, and by far
+_FAR = 1.3
 _SECONDS = 0.06  # of calls in a round
 _UNEXPLAINED = 0.35  # seconds a process may take beside what its calls take
 _MOST_CALLS = 400
@@ -74,6 +76,8 @@ def measure(
     limit = task.limits.factor
     for number in range(_MOST_ROUNDS):
         if number >= _ROUNDS and not _unsure(own, theirs, limit):
+            break
+        if number >= _CLEAR_ROUNDS and _clear(own, theirs, limit):
             break
         for program, times in ((answer, own), (baseline, theirs)):
             if program is None:
@@ -148,6 +152,14 @@ def _unsure(own: Sequence[float], theirs: Sequence[float], limit: float | None) 
         return False
     said = {other >= limit * mine for mine, other in zip(own, theirs, strict=True)}
     return len(said) > 1 or (min(theirs) >= limit * min(own)) not in said
+
+
+def _clear(own: Sequence[float], theirs: Sequence[float], limit: float | None) -> bool:
+    """Whether every round is far from the limit, on the same side of it."""
+    if limit is None or not theirs:
+        return False
+    ratios = [other / mine / limit for mine, other in zip(own, theirs, strict=True)]
+    return min(ratios) > _FAR or max(ratios) < 1 / _FAR
 
 
 def _unexplained(outcome: AnswerOutcome, inputs: Sequence[torch.Tensor], total: float) -> float:

@@ -24,7 +24,7 @@ _LEFT = ' style="text-align: left"'
 PRINT_STYLE = (
     "<style>@media print { .jp-InputArea pre, .jp-InputArea .highlight, .jp-InputArea .cm-line "
     "{ white-space: pre-wrap !important; overflow-wrap: anywhere; overflow: visible; "
-    "font-size: 10px } .jp-OutputArea [style*='white-space:pre;'] "
+    "font-size: 10px } .jp-OutputArea [style*='white-space:pre;font:inherit'] "
     "{ white-space: pre-wrap !important; overflow-wrap: anywhere } }</style>"
 )
 _MOST = 1 << 22  # bytes of a hand-in

@@ -108,7 +108,7 @@ class Programs:
         return {"text/plain": str(self), "text/html": f"{text}<div>{self._rest}</div>"}
 
 
-_RED = ' style="color: #b42318"'
+_RED = ' style="background: #fef3f2; color: #b42318"'
 
 
 def _count(number: int, what: str) -> str:

@@ -141,8 +141,9 @@ def step(state, scores, values):
 # %%
 state = (-math.inf, 0.0, [0.0, 0.0])
 for scores, values in (([1.0, 3.0], [[1.0, 0.0], [0.0, 1.0]]), ([500.0], [[2.0, 2.0]])):
-    state = step(state, scores, values)
-    print([round(entry / state[1], 4) for entry in state[2]])
+    state = step(state, scores, values) or state
+    largest, total, sums = state
+    print([round(entry / total, 4) for entry in sums] if total else "part 4 is not solved yet")
 
 # %% [markdown]
 # ## 5. Flash attention

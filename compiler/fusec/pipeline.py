@@ -248,6 +248,7 @@ _PLAIN_WORDS = frozenset(
     "add sub mul div neg where clone to convert_element_type expand view permute copy "
     "full alias maximum minimum output exp sum rsub unsqueeze pow sqrt rsqrt reciprocal".split()
 )
+_SAID = {"convert_element_type": "cast"}  # torch's name for what nobody calls so
 
 
 def kernel_name(label: str, prefix: str, taken: set[str]) -> str:
@@ -261,6 +262,7 @@ def kernel_name(label: str, prefix: str, taken: set[str]) -> str:
     words = [w.strip() for w in label.split("+")]
     telling = [w for w in words if w and w not in _PLAIN_WORDS]
     chosen = telling[-3:] if telling else [w for w in words if w][-3:]
+    chosen = [_SAID.get(word, word) for word in chosen]
     name = "_".join(([prefix] if prefix else []) + (chosen or ([] if prefix else ["kernel"])))
     name = re.sub(r"\W+", "_", name)[:48].strip("_")
     if not name or name[0].isdigit():

@@ -60,9 +60,16 @@ def test_core_widgets_alone(browser: Browser, tmp_path: Path) -> None:
         area.fill(text.replace("* 2.0f", "* (1.0f + 1.0f)"))
         panel.button("Keep").click()
         panel.says(re.compile("the edit is in use"), timeout=60)
-        for title in ("Timings", "Stages", "Guards", "Numerics"):
+        shown = panel.root.locator(".widget-tab-contents").locator("visible=true").first
+        said = {
+            "Timings": "whole cell",
+            "Stages": "only what changed",
+            "Guards": "x is a",
+            "Numerics": "compared with eager",
+        }
+        for title, text in said.items():
             panel.root.get_by_role("tab", name=title).click()
-            expect(panel.root.get_by_role("tabpanel").locator("visible=true").first).to_be_visible()
+            expect(shown.get_by_text(text).locator("visible=true").first).to_be_visible()
         panel.tab("Kernels").click()
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         notebook.page.screenshot(path=SCREENSHOTS / "frontend-core-widgets.png")

@@ -282,6 +282,42 @@ case("dropout of all", lambda x: F.dropout(x, 1.0), drawn(4))
 case("dropout beyond", lambda x: F.dropout(x, 1.5), drawn(4))
 
 
+# -- on no device, negated, conjugated, within autocast --------------------------------------------
+
+
+def complex_numbers() -> torch.Tensor:
+    return torch.randn(3, 4, dtype=torch.complex64)
+
+
+def updated_within_autocast(x: torch.Tensor, w: torch.Tensor) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        view = x[1:]
+        view.add_((x @ w)[1:].float())
+        return x.sum(), view
+
+
+case("made on no device", lambda x: (torch.empty(3, device="meta") + 1, x + 1), drawn(3))
+case("onto no device", lambda x: (x.to("meta") * 2, x * 2), drawn(3))
+case("a negated view beside", lambda x: ((x * 2).conj().imag, x * 2), complex_numbers)
+case("a negated view", lambda x: (x.conj().imag.mul_(3), x * 1), complex_numbers)
+case("products of conjugates", lambda x: (x @ x.mH, x.conj() @ x.T), complex_numbers)
+case("an update within autocast", updated_within_autocast, drawn(4, 4), drawn(4, 4))
+case(
+    "half of an update",
+    lambda x: (x.view(-1)[::3].sub_(1), x.diagonal().mul_(2), x.clone()),
+    drawn(6, 6),
+)
+case(
+    "large steps",
+    lambda x: (x + 1, x.sum(0), x.t() @ x, x.flip(0)[1:] * 2, x.flip(1).cumsum(1)),
+    lambda: torch.empty_strided((3, 4), (100_000, 7)).copy_(torch.randn(3, 4)),
+)
+case(
+    "numbers below the normal ones",
+    lambda x: (x * 0.5, x + x, x / 2, x.sqrt(), x * 1e10, x.half(), x.bfloat16(), x.sum()),
+    lambda: torch.tensor([1e-40, -1e-40, 1e-45, 1.2e-38]),
+)
+
 # -- the test --------------------------------------------------------------------------------------
 
 
@@ -299,12 +335,14 @@ def same(got: Any, want: Any, *, cancels: bool = False) -> str:
     """Return how two results differ; nothing if a user could not tell."""
     if not isinstance(want, torch.Tensor):
         return "" if got == want else f"{got} instead of {want}"
-    for what in ("dtype", "shape", "requires_grad"):
+    for what in ("dtype", "shape", "requires_grad", "device"):
         if getattr(got, what) != getattr(want, what):
             return f"{what}: {getattr(got, what)} instead of {getattr(want, what)}"
     long = [n for n, size in enumerate(want.shape) if size > 1]
     if want.numel() and [got.stride(n) for n in long] != [want.stride(n) for n in long]:
         return f"strides {got.stride()} instead of {want.stride()}"
+    if want.device.type == "meta":
+        return ""  # it has no numbers
     a, b = got.detach().resolve_conj().resolve_neg(), want.detach().resolve_conj().resolve_neg()
     if a.is_complex():
         a, b = torch.view_as_real(a), torch.view_as_real(b)

@@ -43,7 +43,11 @@ FIGURES = (
         "",
     ),
     (
-        re.compile(r"^ +(?:waits for|bound by|too small|computes matrix).*\(limit here.*\)$", re.M),
+        re.compile(
+            r"^ +(?:waits for|bound by|too small|computes matrix)"
+            r".*\(.*(?:limit here|was timed).*\)$",
+            re.M,
+        ),
         "BOUND",
     ),
     (re.compile(r"(?:\d+|<1)% of the time"), "SHARE"),

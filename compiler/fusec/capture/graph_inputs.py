@@ -86,6 +86,19 @@ def needs_eager(module: fx.GraphModule, inputs: Sequence[Any]) -> str:
     if any(getattr(node.target, "namespace", "") == "streams" for node in module.graph.nodes):
         # They are ordered by side effects alone, which no kernel that fuses over them would keep.
         return "it computes on more than one stream"
+    return _unlike_memory(module, tensors)
+
+
+def _unlike_memory(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> str:
+    """Return which tensors of a graph no kernel can write: negated views, and some of no memory."""
+    (output,) = module.graph.find_nodes(op="output")
+    results = [node.meta.get("example_value") for node in output.all_input_nodes]
+    if any(isinstance(value, torch.Tensor) and value.is_neg() for value in results):
+        return "a result is a negated view, whose memory holds other numbers than it stands for"
+    made = [node.meta.get("example_value") for node in module.graph.nodes]
+    tensors = (*inputs, *(value for value in made if isinstance(value, torch.Tensor)))
+    if any(value.device.type == "meta" for value in tensors):
+        return "a tensor on the meta device has no memory"
     return ""
 
 

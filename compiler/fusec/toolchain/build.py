@@ -173,7 +173,7 @@ def needs_torchs_library() -> None:
 def build_key(compiler: Compiler, text: str, extra_flags: Sequence[str] = ()) -> dict[str, Any]:
     """Return all that a built kernel depends on."""
     return {
-        "text": hashlib.sha256(text.encode()).hexdigest(),
+        "text": hashlib.sha256(compiler.facts.text(text).encode()).hexdigest(),
         "compiler": compiler.path,
         "version": compiler.version,
         "flags": [*compiler.flags, *extra_flags],

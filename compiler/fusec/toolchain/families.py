@@ -33,6 +33,18 @@ _GCC = (
 # It says of a loop that it would have liked to make vectors of, which is no news to a user.
 _CLANG = ("-Wno-pass-failed", "-Wno-unknown-pragmas")
 _PRAGMA = re.compile(r"^([ \t]*)#pragma GCC (ivdep|unroll [^\n]*)$", re.MULTILINE)
+# A reduction to an extreme, of which a directive may have several.
+_EXTREME = re.compile(r"\breduction\((max|min) :")
+_NUMBERS = (
+    "float, double, signed char, short, int, long, long long, bool, "
+    "unsigned char, unsigned short, unsigned, unsigned long, unsigned long long"
+)
+_EXTREMES = "".join(
+    f"#pragma omp declare reduction(fx_{name} : {_NUMBERS} : "
+    f"omp_out = omp_out > omp_in ? {greater} : {less}) initializer(omp_priv = omp_orig)\n"
+    # both by one comparison: clang 14 takes a < for the begin of a template's arguments
+    for name, greater, less in (("max", "omp_out", "omp_in"), ("min", "omp_in", "omp_out"))
+)
 
 
 @dataclass(frozen=True)
@@ -72,9 +84,15 @@ class Family:
         """Return a kernel's text with the directives that this family knows, line for line.
 
         ``GCC ivdep`` says that turns of a loop do not depend on each other, and ``GCC unroll``
-        above it how many vectors a turn takes.
+        above it how many vectors a turn takes. The extremes of clang's own reductions begin at the
+        largest finite number, so that one over infinities alone would not be infinite: they are
+        reductions of ours, which begin at what has been found before.
         """
-        return text if self.name == "gcc" else _PRAGMA.sub(_directive, text)
+        if self.name == "gcc":
+            return text
+        text = _PRAGMA.sub(_directive, text)
+        text, count = _EXTREME.subn(r"reduction(fx_\1 :", text)
+        return f"{_EXTREMES}#line 1\n{text}" if count else text
 
 
 def _directive(match: re.Match[str]) -> str:

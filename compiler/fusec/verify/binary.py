@@ -26,8 +26,10 @@ from fusec.verify.words import Finding
 
 # What the compiler's own start-up files bring into every library.
 _OWN_VARIABLES = re.compile(
-    r"__dso_handle|completed\.\d+|__TMC_END__|dtor_idx\.\d+|_edata|__bss_start|_end"
+    r"__dso_handle|completed\.\d+|__TMC_(END|LIST)__|dtor_idx\.\d+|_edata|__bss_start|_end"
 )
+# What answers clang's calls of OpenMP by libgomp's: ``toolchain/openmp/entry.cpp``.
+_OWN_THREADS = re.compile(r"_ZN12fusec_openmp\S+")
 _OWN_STARTS = frozenset({"frame_dummy", "__do_global_dtors_aux", "register_tm_clones"})
 # Of an OpenMP critical section with a name: the lock is meant to be shared.
 _LOCKS = re.compile(r"\.gomp_critical_user_.*|\.?gomp_critical_user_.*|_*\.gomp_critical.*")
@@ -134,12 +136,16 @@ def _elf(binary: Any) -> LibraryFacts:
     # Alignment fills a little; the start-up files' own data is a word or two.
     unnamed = writable - sum(variables.values())
     expected = 2 * _WORD + 64 * len(variables)
-    tls = sum(s.size for s in sections if s.has(flags.TLS))
+    own = [name for name in threads if not _OWN_THREADS.fullmatch(name)]
+    unknown = not threads and any(s.size for s in sections if s.has(flags.TLS))
+    asked = [str(s.name) for s in binary.dynamic_symbols if s.name and s.shndx == 0]
+    if threads and not own:
+        asked = [name for name in asked if not name.startswith("__tls_get_addr")]
     return LibraryFacts(
-        _refused([str(s.name) for s in binary.dynamic_symbols if s.name and s.shndx == 0]),
+        _refused(asked),
         _own_names(name for name in variables if not _LOCKS.fullmatch(name)),
         unnamed if unnamed > expected else 0,
-        _own_names(threads) or (("",) if tls else ()),
+        _own_names(own) or (("",) if unknown else ()),
         _own_names(_starts(binary, sections, named)),
         _own_names(str(s.name) for s in symbols if s.type == kinds.GNU_IFUNC),
         _odd(binary, named, strict=True),

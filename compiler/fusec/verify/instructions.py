@@ -63,6 +63,7 @@ _AARCH64 = (
     (0xFFFFFFE0, 0xD51BD040, "msr tpidr_el0", _SEGMENTS),
 )
 _MSR = (0xFFF00000, 0xD5100000)
+_BREAKPOINT = 0xCC  # int3
 _HARMLESS_MSR = 0xD51B4420  # fpsr: flags that nobody reads
 
 
@@ -106,10 +107,17 @@ def _x86(code: bytes, address: int, *, strict: bool) -> Iterator[tuple[int, Odd]
     starts: set[int] = set()
     targets: list[tuple[int, int]] = []
     end = address + len(code)
+    over, padding = False, 0  # whether nothing runs on into what follows; where that ends
     for instruction in Decoder(64, code, ip=address):
         at = instruction.ip
+        if over and code[at - address] == _BREAKPOINT:
+            # lld fills what is left up to the next function, which begins at a multiple of 16
+            padding = padding or -(-at // 16) * 16
+            if at < padding:
+                continue  # whoever jumps there jumps to no instruction
         starts.add(at)
-        found, jumps = _judged(instruction.code)
+        found, jumps, over = _judged(instruction.code)
+        padding = 0
         if instruction.is_invalid:
             if strict:
                 yield at, Odd("", _UNKNOWN)
@@ -127,26 +135,27 @@ def _x86(code: bytes, address: int, *, strict: bool) -> Iterator[tuple[int, Odd]
 
 
 @functools.lru_cache(maxsize=8192)
-def _judged(code: Any) -> tuple[Odd | None, bool]:
-    """Return what is wrong with all instructions of a code, and whether they branch."""
+def _judged(code: Any) -> tuple[Odd | None, bool, bool]:
+    """Return what is wrong with all instructions of a code, whether they branch, and for good."""
     from iced_x86 import CpuidFeature, FlowControl, Instruction, Mnemonic, OpCodeInfo
 
     info = OpCodeInfo(code)
     mnemonic = _names(Mnemonic)[info.mnemonic]
     shown = mnemonic.lower()
     if mnemonic in _REFUSED:
-        return Odd(shown, _REFUSED[mnemonic]), False
+        return Odd(shown, _REFUSED[mnemonic]), False, False
     one = Instruction()
     one.code = code
     if one.is_jmp_far or one.is_call_far or one.is_jmp_far_indirect or one.is_call_far_indirect:
-        return Odd(shown, _FAR), False
+        return Odd(shown, _FAR), False, False
     families = {_names(CpuidFeature)[number] for number in one.cpuid_features()}
     if info.is_privileged:
-        return Odd(shown, _PRIVILEGED), False
+        return Odd(shown, _PRIVILEGED), False, False
     if any(name not in _FAMILIES and not name.startswith("AVX512") for name in families):
-        return Odd(shown, _NOT_DONE), False
+        return Odd(shown, _NOT_DONE), False, False
     branches = (FlowControl.UNCONDITIONAL_BRANCH, FlowControl.CONDITIONAL_BRANCH, FlowControl.CALL)
-    return None, one.flow_control in branches
+    last = (FlowControl.UNCONDITIONAL_BRANCH, FlowControl.RETURN, FlowControl.EXCEPTION)
+    return None, one.flow_control in branches, one.flow_control in last
 
 
 @functools.cache

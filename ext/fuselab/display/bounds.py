@@ -57,13 +57,16 @@ def saved(traffic: Traffic) -> str:
     return f"{noise.ratio(found)}× less" if found > 1 else f"{noise.ratio(1 / found)}× more"
 
 
-def limit_words(traffic: Traffic) -> str:
-    """Say what this machine could do at best."""
-    if traffic.limit > traffic.copy:
-        return (
-            f"limit here {words.duration(traffic.limit)}: its matrix products at the machine's best"
-        )
-    return f"limit here {words.duration(traffic.limit)}: a copy of its {words.size(traffic.least)}"
+def limit_words(traffic: Traffic, fused: Timing | None) -> str:
+    """Say what this machine could do at best; what was timed when it was slower is no limit."""
+    took = words.duration(traffic.limit)
+    products = traffic.limit > traffic.copy
+    if fused is not None and traffic.limit > fused.median:
+        what = "such products" if products else f"a copy of its {words.size(traffic.least)}"
+        return f"{what} took {took} when this machine was timed"
+    if products:
+        return f"limit here {took}: its matrix products at the machine's best"
+    return f"limit here {took}: a copy of its {words.size(traffic.least)}"
 
 
 def bound(

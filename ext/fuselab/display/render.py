@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fusec.devices import CPU
+from fusec.inspect.glossary import explained
 from fusec.report import compile_line
 from fusec.target_api.registry import default_target, find_target
 from fusec.tuning_report import TuningRun
@@ -111,7 +112,7 @@ def _memory_text(summary: Summary) -> list[str]:
         for name, count, length in bars(summary.traffic, 24)
     ]
     if said := summary.bound:
-        lines.append(f"{said} ({limit_words(summary.traffic)})")
+        lines.append(f"{said} ({limit_words(summary.traffic, summary.fused)})")
     return lines
 
 
@@ -198,12 +199,27 @@ def summary_html(summary: Summary, picture: str = "") -> str:
         card=f"fuselab-{zlib.crc32(f'{summary.name}{time.time_ns()}'.encode()):08x}",
         bars=bars(summary.traffic, 340) if summary.traffic else [],
         saved=saved(summary.traffic) if summary.traffic else "",
-        limit=limit_words(summary.traffic) if summary.traffic else "",
+        limit=limit_words(summary.traffic, summary.fused) if summary.traffic else "",
+        explained=Markup(explained(_shown_words(summary))),
         externs=list(Counter(summary.externs).items()),
         rows=kernel_rows(summary),
         picture=Markup(picture),
         most_rows=MOST_ROWS,
     )
+
+
+def _shown_words(summary: Summary) -> list[str]:
+    """Return what a result says whose words may need an explanation."""
+    texts = [kernel.summary for kernel in summary.kernels] + [d.reason for d in summary.fusions]
+    said = {
+        "kernel": summary.kernels,
+        "extern call": summary.externs,
+        "fusion": summary.fusions,
+        "graph break": summary.breaks,
+        "guard": summary.guards,
+        "recompile": summary.recompiles,
+    }
+    return [*texts, summary.bound, "eager", *(word for word, there in said.items() if there)]
 
 
 def _listings(summary: Summary) -> dict[str, KernelListing]:

@@ -13,7 +13,7 @@ from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, IntLike, Symbol
 from fusec.ir.node import Node, dot, indirect, recording, reduce
 from fusec.ir.program import Compute, Extern, Program, Step, TensorRef
-from fusec.schedule import choices
+from fusec.schedule import choices, choices_products
 from fusec.schedule.order import expected_kernels, order_of
 from fusec.schedule.overwrite import dimensions_within, overwrite
 from fusec.schedule.plan import drop_dead, products_of, small_products, with_products
@@ -489,6 +489,39 @@ def test_a_vector_times_a_matrix_is_a_sum_unless_two_numbers_are_a_byte() -> Non
     assert products_of(replace(given, steps=(replace(mm, body=None),))) == ()
     opaque = replace(given, steps=(replace(mm, body=None),))
     assert with_products(opaque, ["mm"]) == opaque
+
+
+def test_products_of_vectors_and_small_ones() -> None:
+    def vector(rows: int, columns: int) -> bool:
+        buffers, mm = product(rows, columns)
+        assert mm.body is not None
+        return choices_products.is_vector_product(mm.body, buffers)
+
+    assert not vector(1, 256)  # whose matrix is not contiguous along the sum
+    assert vector(256, 1)
+    assert not vector(256, 2)
+    buffers, mm = product(256, 1)
+    assert mm.body is not None
+    for batch, still in ((1, True), (2, False)):
+        outer = replace(mm.body, axes=(*axes(batch, prefix="b"), *mm.body.axes))
+        assert choices_products.is_vector_product(outer, buffers) is still
+    (made,) = mm.body.products
+    left = ops.unary("neg", made.args[0])
+    other = dot(left, made.args[1], made.axes, F32, "ieee")
+    (store,) = mm.body.stores
+    computed = replace(mm.body, stores=(replace(store, value=other),))
+    assert not choices_products.is_vector_product(computed, buffers)
+
+    def small(rows: IntLike, columns: int, inner: int) -> bool:
+        _, mm = product(rows, columns, inner)
+        assert mm.body is not None
+        return choices_products.is_small_product(mm.body)
+
+    assert small(64, 128, 128)
+    assert not small(65, 128, 128)
+    assert not small(1, 1, 129)
+    assert not small(0, 128, 128)
+    assert not small(Expr.of(Symbol("n", "size", low=2)), 8, 8)
 
 
 def test_products_that_kernels_are_best_for() -> None:

@@ -22,6 +22,7 @@ from fusec.toolchain.build import build
 from fusec.toolchain.compiler import Compiler, bundled_compiler, find_compiler
 from fusec.toolchain.families import FAMILIES, family_of
 from fusec.toolchain.loading import load
+from support import handwritten_kernels as kernels
 from support.cpp_bodies import Built, check
 from support.cpp_golden import CASES, TERMS, bench_of, emit, filled
 
@@ -120,6 +121,67 @@ def test_what_the_entry_lacks_is_refused_by_name(
     text = 'extern "C" int f() {\n#pragma omp task\n{ asm volatile(""); }\nreturn 0; }\n'
     with pytest.raises(Exception, match="__kmpc_omp_task"):
         build(text)
+
+
+EXTREMES = """\
+extern "C" int extremes(const float* x, float* out, int n, int threads)
+{
+    float most = -__builtin_inff(), least = __builtin_inff();
+    int flag = 0;
+#pragma omp simd reduction(max : most) reduction(min : least) reduction(| : flag)
+    for (int i = 0; i < n; ++i) {
+        most = most > x[i] ? most : x[i];
+        least = least < x[i] ? least : x[i];
+        flag |= x[i] != x[i];
+    }
+    out[0] = most, out[1] = least;
+#pragma omp parallel for num_threads(threads) reduction(max : most) reduction(min : least)
+    for (int i = 0; i < n; ++i) {
+        most = most > x[i] ? most : x[i];
+        least = least < x[i] ? least : x[i];
+    }
+    out[2] = most, out[3] = least;
+    return flag;
+}
+"""
+
+
+@pytest.mark.parametrize("compiler", CLANGS)
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), 3e38, -3e38])
+def test_extremes_of_infinities(
+    compiler: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clang's own reductions begin at the largest finite number, whatever there is."""
+    use(compiler, monkeypatch)
+    function = load(build(EXTREMES), "extremes")
+    x, out = torch.full((37,), value), torch.zeros(4)
+    assert function(ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(out.data_ptr()), 37, 2) == 0
+    assert out.tolist() == [x[0].item()] * 4
+
+
+@pytest.mark.parametrize("compiler", CLANGS)
+def test_an_edit_is_let_by_or_refused_as_with_gcc(
+    compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a compiler and its runtime put into a library is none of the edit's."""
+    use(compiler, monkeypatch)
+    verdict = kernels.check(kernels.cpp(), timed=False)
+    assert verdict.ok, verdict.reason
+    own = kernels.cpp("static thread_local int seen; out[0] = seen++;\n" + kernels.RIGHT)
+    verdict = kernels.check(own, timed=False)
+    assert verdict.stage == "unsafe"
+    assert "of each thread from call to call" in verdict.reason
+
+
+def test_line_numbers_stay_where_reductions_are_ours() -> None:
+    text = FAMILIES["clang"].text(EXTREMES)
+    before, mark, after = text.partition("#line 1\n")
+    assert mark
+    assert before.count("fx_max") == before.count("fx_min") == 1
+    assert after.count("reduction(fx_max :") == after.count("reduction(fx_min :") == 2
+    assert after.count("\n") == EXTREMES.count("\n")
+    assert FAMILIES["gcc"].text(EXTREMES) == EXTREMES
+    assert FAMILIES["clang"].text("int a;\n") == "int a;\n"
 
 
 @pytest.mark.parametrize("compiler", CLANGS)

@@ -68,6 +68,16 @@ def test_what_stands_within_another_instruction():
     assert found("eb00b80f05c300") == []
 
 
+def test_what_lies_between_functions():
+    """lld fills it with int3; nothing runs into it, and nothing may jump there."""
+    assert found("90c3" + "cc" * 14 + "90c3") == []
+    assert found("eb0e" + "cc" * 14 + "90c3") == []  # past it
+    assert found("eb03" + "cc" * 14 + "90c3") == ["jmp"]  # into it
+    assert found("90" + "cc" * 15 + "c3") == ["int3"] * 15  # what is before runs on into it
+    assert found("c3" + "cc" * 16 + "c3") == ["int3"]  # a function may begin there
+    assert found("c3" * 16 + "cc" + "c3") == ["int3"]
+
+
 def test_bytes_that_are_no_instruction():
     assert found("06c3") == [""]
     assert found("06c3", strict=False) == []

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import fusec
 from fusec.inspect.line_costs import line_costs
 from fusec.report import Timing
-from fuselab.display.bounds import Traffic, bars, bound, saved
+from fuselab.display.bounds import Traffic, bars, bound, limit_words, saved
 from fuselab.display.kernel_text import extent_of
 from fuselab.display.source_lines import LineView
 from fuselab.session.cell_options import CellOptions, Frontend
@@ -184,7 +184,10 @@ class TestBytes:
     )  # fmt: skip
     def test_what_bounds_it(self, limit: float, fused: float, said: str) -> None:
         time = Timing(fused, fused, fused, 9, "")
-        assert said in bound(Traffic(3, 1, 1, limit, limit, 0), time)
+        traffic = Traffic(3, 1, 1, limit, limit, 0)
+        assert said in bound(traffic, time)
+        # What took longer than the cell is no limit of it.
+        assert limit_words(traffic, time).startswith("limit here") == (limit < fused)
 
     def test_products_and_small_cells(self) -> None:
         time = Timing(1e-3, 1e-3, 1e-3, 9, "")
@@ -194,6 +197,12 @@ class TestBytes:
         said = bound(Traffic(3, 1, 1, 1e-6, 1e-6, 0), time, {"softmax": small}, ["aten.topk"])
         assert said == "most of 1.00 ms goes by outside of its kernels: in aten.topk"
         assert bound(None, time) == bound(Traffic(3, 1, 1, 1.0, 1.0, 0), None) == ""
+
+    def test_its_words_are_explained(self, cell: FusedCell) -> None:
+        _, _, rest = cell.html().partition("What these words mean")
+        for word in ("kernel", "fusion", "guard"):
+            assert f"<b>{word}</b>: " in rest
+        assert "<b>extern call</b>" not in rest
 
     def test_bars(self) -> None:
         assert bars(Traffic(40, 10, 1, 1, 1, 0), 40) == [("eager", 40, 40), ("fused", 10, 10)]

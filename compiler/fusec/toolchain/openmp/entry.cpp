@@ -29,14 +29,30 @@ int omp_get_thread_num(void);
 int omp_get_num_threads(void);
 }
 
+// Kernels are searched for variables that outlive a call: by this name these are known as ours.
+namespace fusec_openmp {
+// `if (false)` on a region: it runs on this thread alone.
+static thread_local int alone = 0;
+static thread_local unsigned wanted = 0;
+
+// A loop whose turns are handed out as threads ask for them, by their numbers: any type will do.
+struct Handed {
+    uint64_t base, step;
+    long turns, chunk;
+    bool guided, started, alone;
+};
+static thread_local Handed handed;
+}
+
 namespace {
+
+using fusec_openmp::alone;
+using fusec_openmp::handed;
+using fusec_openmp::Handed;
+using fusec_openmp::wanted;
 
 constexpr int MOST = 64; // captured variables of a region
 constexpr int STATIC_CHUNKED = 33, STATIC = 34, GUIDED = 36;
-
-// `if (false)` on a region: it runs on this thread alone.
-thread_local int alone = 0;
-thread_local unsigned wanted = 0;
 
 struct Region {
     void* body;
@@ -101,14 +117,6 @@ void share(int schedule, int* last, T* lower, T* upper, S* stride, S step, S chu
         *upper = step > 0 ? 0 : 1;
     }
 }
-
-// A loop whose turns are handed out as threads ask for them, by their numbers: any type will do.
-struct Handed {
-    uint64_t base, step;
-    long turns, chunk;
-    bool guided, started, alone;
-};
-thread_local Handed handed;
 
 template <class T, class S, class U> void hand_out(int schedule, T lower, T upper, S step, S chunk)
 {

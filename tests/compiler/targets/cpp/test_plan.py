@@ -15,6 +15,7 @@ import fusec
 from fusec.errors import BadOption
 from fusec.inspect.whatif import what_if
 from fusec.schedule.overrides import LoopOverride, Overrides
+from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.choose import plan_loops
 from fusec.targets.cpp.plan.wanted import KINDS, TECHNIQUES, Wanted
 
@@ -74,6 +75,8 @@ def one_kernel(cell: Callable[..., torch.Tensor], x: torch.Tensor, **options: ob
 
 @pytest.mark.parametrize("technique", CELLS)
 def test_a_technique_is_decided_with_a_reason_and_can_be_left_out(technique: str) -> None:
+    if technique == "full_vectors" and not choices.full_turns(77):
+        pytest.skip("this machine's vectors are not read by masks")
     cell, x, mark = CELLS[technique]
     kernel = one_kernel(cell, x)
     rules = [f"{name}: {technique}=0" for name in names_of(cell, x)]

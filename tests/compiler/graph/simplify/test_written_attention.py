@@ -188,6 +188,7 @@ IS_NOT: dict[str, Build] = {
     "weights to somewhere": written(weights=step("to", "cpu")),
     "weights to somewhere in a type": written(weights=step("to", "cpu", F32)),
     "weights with more": written(weights=step("add", 1)),
+    "weights times nothing": written(weights=step("mul", 0)),
     "a bias": written(scores=step("add", 1.0)),
     "scores times a tensor": written(scores=lambda c, s: c.call("mul", s, c.input(torch.ones(4)))),
     "scores times True": written(scores=step("mul", True)),

@@ -293,7 +293,9 @@ def _evaluated(
             (value.shape, value.strides, value.offset), tensors, sizes
         )
         view = memory.as_strided(shape, strides, memory.storage_offset() + offset)
-        return view if view.dtype == value.dtype else view.view(value.dtype)
+        # A tensor in float64 stands for one of less where all is computed so: it is no other type.
+        raised = view.dtype == torch.float64 and value.dtype.is_floating_point
+        return view if raised or view.dtype == value.dtype else view.view(value.dtype)
     return value
 
 

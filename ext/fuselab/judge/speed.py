@@ -23,7 +23,8 @@ _CLEAR_ROUNDS = 2  # where these say the same, and by far
 _FAR = 1.3
 _SECONDS = 0.06  # of calls in a round
 _UNEXPLAINED = 0.35  # seconds a process may take beside what its calls take
-_MOST_CALLS = 400
+_MOST_CALLS = 200
+_BETWEEN = 1e-3  # seconds that may go by between two calls: inputs change, results are noted
 _LOOKED_AT = 12  # calls of a round whose results are compared, besides the last
 _LOOKING = 0.15  # seconds that may take
 _MOST_ROUNDS = 9  # where the first ones do not agree
@@ -92,7 +93,7 @@ def measure(
                 problem = _problem(task, outcome, inputs, pokes)
                 if problem:
                     return Speed(quick or 1.0, None, 0.0, problem)
-                beyond.append(_unexplained(outcome, inputs, total))
+                beyond.append(_unexplained(outcome, inputs, total, len(times_of)))
             times.append(quick)
         copies.append(copy_time(moved).low)
     # A busy machine makes a round slow; who hides work or changes the clock does so in each.
@@ -162,12 +163,15 @@ def _clear(own: Sequence[float], theirs: Sequence[float], limit: float | None) -
     return min(ratios) > _FAR or max(ratios) < 1 / _FAR
 
 
-def _unexplained(outcome: AnswerOutcome, inputs: Sequence[torch.Tensor], total: float) -> float:
+def _unexplained(
+    outcome: AnswerOutcome, inputs: Sequence[torch.Tensor], total: float, calls: int
+) -> float:
     """Return the seconds that a process took beyond its calls and what starting it may take.
 
     Others may keep it waiting, and threads wait by turning round: neither is work.
     """
-    allowed = _UNEXPLAINED + 0.5 * total + sum(t.nbytes for t in inputs) / 2e8
+    allowed = _UNEXPLAINED + 0.5 * total + _BETWEEN * calls
+    allowed += sum(t.nbytes for t in inputs) / 2e8
     extra = min(outcome.seconds, outcome.processor) - total
     return extra if extra > allowed else 0.0
 

@@ -15,7 +15,14 @@ from mutants.mutate import Mutant, mutants
 # What is mutated, and how large a part of the mutants each gets.
 STRATA: dict[str, tuple[float, tuple[str, ...]]] = {
     "schedule": (0.25, ("compiler/fusec/schedule/**/*.py",)),
-    "bounds": (0.15, ("compiler/fusec/ir/bounds.py", "compiler/fusec/ir/index.py")),
+    "bounds": (
+        0.15,
+        (
+            "compiler/fusec/ir/bounds.py",
+            "compiler/fusec/ir/index.py",
+            "compiler/fusec/ir/polynomial.py",
+        ),
+    ),
     "codegen": (
         0.35,
         (
@@ -33,6 +40,7 @@ PLACES = (
     "compiler/fusec/targets",
     "compiler/fusec/ir/bounds.py",
     "compiler/fusec/ir/index.py",
+    "compiler/fusec/ir/polynomial.py",
 )
 
 

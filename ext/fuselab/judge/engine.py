@@ -249,8 +249,8 @@ def _patiently(
 
 def _may_be_busy(outcome: AnswerOutcome) -> bool:
     """Whether it ran out of time, and others want the machine as well."""
-    late = outcome.finding is not None and outcome.finding.stage == "timeout"
-    return late and _is_busy()
+    timed_out = outcome.finding is not None and outcome.finding.stage == "timeout"
+    return timed_out and _is_busy()
 
 
 def _is_busy() -> bool:

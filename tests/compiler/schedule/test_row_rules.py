@@ -241,6 +241,16 @@ def test_rows_and_columns_that_pay() -> None:
     assert cross_all(group(rows(), columns("g")), Overrides(), set()) == []
 
 
+def test_what_was_counted_before_a_kernel_changed_is_forgotten() -> None:
+    """Each pair is decided on once, for the kernel as it has become."""
+    groups = group(
+        rows(), columns(), columns("x", "second", "more"), outputs=("row", "column", "second")
+    )
+    apart = Overrides(apart=frozenset({pair("rows", "more")}))
+    found = [(d.producer, d.consumer, d.fused) for d in cross_all(groups, apart, set())]
+    assert found == [("rows", "columns", True), ("rows", "more", False)]
+
+
 def test_sums_of_the_same_pieces_are_added_up_by_one_kernel() -> None:
     def rest(name: str, into: str, size: int = 32, width: int = COLUMNS) -> Compute:
         (j,), (p,) = axes(width), axes(size, prefix="r")

@@ -320,7 +320,7 @@ MEMORY = (
         "memory",
         "struct R { static int f(volatile int* p) { volatile int a[99]; a[0] = *p;"
         " return f(a) + a[0]; } }; volatile int q = 1; $out[0] = R::f(&q);",
-        "stack overflow",
+        "overflows the stack",
     ),
     Fault(
         "10 MB a call are never freed",

@@ -120,7 +120,7 @@ def _ended(status: int, placed: Message | None) -> Finding:
     if -status == signal.SIGXCPU:
         return Finding("timeout", "used too much processor time")
     if -status == signal.SIGSEGV:
-        return Finding("bounds", f"memory out of bounds{when}, or a stack overflow")
+        return Finding("bounds", f"touches memory out of bounds{when}, or overflows the stack")
     name = signal.Signals(-status).name
     return Finding("crash", f"was ended by {name}{when}")
 

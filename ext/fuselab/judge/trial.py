@@ -221,8 +221,7 @@ def _finding(reply: Message, signature: Signature, case: Case) -> Finding:
     found = words.finding(reply, signature, case.shapes)
     if found is None:
         return Finding("runs", "it did not come to its end")
-    verb = "touches " if found.stage == "bounds" and found.reason.startswith("memory") else ""
-    return replace(found, reason=f"it {verb}{found.reason}")
+    return replace(found, reason=f"it {found.reason}")
 
 
 def _exprs(numbers: Sequence[int]) -> tuple[Expr, ...]:

@@ -60,7 +60,7 @@ WRONG = {
         "struct R { static int f(volatile int* p) { volatile int a[99]; a[0] = *p;"
         " return f(a) + a[0]; } }; volatile int q = 1; out[0] = R::f(&q);",
         "bounds",
-        "stack overflow",
+        "overflows the stack",
     ),
     "endless loop": ("volatile int on = 1; while (on) {}", "timeout", "an endless loop?"),
     "endless loop in a thread": (

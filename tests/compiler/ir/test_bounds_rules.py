@@ -48,6 +48,17 @@ def widened(low: float, high: float, slack: float) -> tuple[float, float]:
     return low - more if low else low, high + more if high else high
 
 
+def test_how_deep_it_looks() -> None:
+    node = position(5)
+    for _ in range(38):
+        node = op("neg", node)
+    assert bounds(node) == (0, 4)
+    for _ in range(60):
+        node = op("neg", node)
+    with recording():  # nothing is known of what is within
+        assert bounds(node) != (0, 4)
+
+
 def test_constants_and_positions() -> None:
     assert bounds(const(7, I64)) == (7, 7)
     assert bounds(const(-2.5, F64)) == (-2.5, -2.5)

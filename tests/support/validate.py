@@ -84,7 +84,7 @@ def validating() -> Iterator[Validation]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CompiledPart, "entry", entry)
-        name = "fusec.capture.backend.epilogue_instead_of_wrappers"
+        name = "fusec.capture.graph_compiler.epilogue_instead_of_wrappers"
         patch.setattr(name, lambda *_, **__: None)
         yield found
 

@@ -148,8 +148,10 @@ def measure(workload: Workload, threads: int, options: argparse.Namespace) -> Ro
     import torch
 
     import fusec
+    from fusec.call import native
     from fusec.timing.measure import interleave
 
+    native.types(wait=True)  # large pages come with it: a process this short would end before
     torch._dynamo.reset()
     torch.set_num_threads(threads)
     torch.manual_seed(0)

@@ -33,9 +33,7 @@ def _checked(condition: Tensor, value: Tensor, message: str) -> Tensor:
 _LIBRARY = torch.library.Library("fusec", "FRAGMENT")
 _LIBRARY.define("checked(Tensor condition, Tensor value, str message) -> Tensor")
 _LIBRARY.impl("checked", _checked, "CompositeExplicitAutograd")
-torch.library.register_fake(
-    "fusec::checked", lambda condition, value, message: torch.empty_like(value), lib=_LIBRARY
-)
+_LIBRARY.impl("checked", lambda condition, value, message: torch.empty_like(value), "Meta")
 
 
 def within(x: Tensor, low: Any, high: Any, message: str) -> Tensor:

@@ -11,6 +11,7 @@ it.  ``native/memory.cpp`` is the pool.  Where it cannot be built, memory is tor
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ class Pool:
     count: Callable[[Any, Any], None]
 
 
+_preparing = threading.Lock()
 _pool: Pool | None = None
 _problem = ""
 
@@ -56,18 +58,25 @@ _problem = ""
 def prepare(children: Children) -> None:
     """Build the pool, once a machine, or find it built; every thread's calls use it from then.
 
+    Waits for another thread that does so.
+
     Args:
         children: Has the compiler while it runs.
     """
     global _pool, _problem
-    try:
-        found = _load(children)
-        found.limit(POOLED_BYTES, _most(), KEPT_SECONDS)
-    except Exception as error:
-        # Large tensors cost more without it, and nothing else changes.
-        _problem = f"{type(error).__name__}: {error}"
-    else:
-        _pool = found
+    with _preparing:
+        if _pool is not None or _problem:
+            return
+        try:
+            found = _load(children)
+            found.limit(POOLED_BYTES, _most(), KEPT_SECONDS)
+        except KeyboardInterrupt:
+            _problem = "the process ends"
+        except Exception as error:
+            # Large tensors cost more without it, and nothing else changes.
+            _problem = f"{type(error).__name__}: {error}"
+        else:
+            _pool = found
 
 
 def problem() -> str:

@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from fusec.build.torch_library import torch_flags
 from fusec.codegen.host_values import LARGE_BYTES
 from fusec.systems import this_system
-from fusec.toolchain.build import build, needs_torchs_library
+from fusec.toolchain.build import build
 from fusec.toolchain.children import Children
 from fusec.toolchain.loading import load_library
 
@@ -136,22 +137,11 @@ def counted() -> tuple[int, int]:
 def _load(children: Children) -> Pool:
     if this_system().huge_pages() is None:
         raise NotImplementedError("only made for Linux")
-    needs_torchs_library()
-    torch_folder = Path(torch.__file__).parent
     # The first line makes another torch another text, so that it has a build of its own.
     text = f"// torch {torch.__version__}\n" + (
         Path(__file__).parent.joinpath("native", "memory.cpp").read_text()
     )
-    flags = [
-        "-std=c++20",
-        "-O2",
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
-        f"-I{torch_folder / 'include'}",
-        f"-L{torch_folder / 'lib'}",
-        *this_system().torch_flags(),
-        "-lc10",
-        "-pthread",
-    ]
+    flags = [*torch_flags("c10"), "-pthread"]
     built = build(text, extra_flags=flags, kind="native", children=children)
     library = load_library(built)
     library.fusec_memory_install()

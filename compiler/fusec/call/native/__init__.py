@@ -19,7 +19,7 @@ import torch
 
 from fusec.build.python_headers import python_flags, python_name
 from fusec.call import huge_pages as memory
-from fusec.call.native import capsule
+from fusec.call.native import capsule, products
 from fusec.systems import this_system
 from fusec.toolchain.build import build
 from fusec.toolchain.children import Children
@@ -164,6 +164,7 @@ def _prepare(awaited: bool) -> None:
             # This thread, and the compiler that it starts, give way to what somebody waits for.
             this_system().give_way()
         capsule.prepare(_children)
+        products.prepare(_children)
         made = NativeTypes(*_load(_CALLS, "fusec_native_types")())
         if torch.cuda.is_available():
             _device_types = _load_device(made)

@@ -236,7 +236,7 @@ class CompiledFunction:
 
     @property
     def parts(self) -> tuple[CompiledFunction, ...]:
-        """What is compiled once for several layers, with ``layers="once"``: a part for each class."""
+        """What is compiled once for several layers (``layers="once"``), one for each class."""
         return () if self._layers is None else self._layers.compiled
 
     @property

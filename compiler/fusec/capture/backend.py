@@ -80,7 +80,8 @@ class Backend:
         self.clock = time.perf_counter()
         self.every: list[CompiledGraph] = [] if beside is None else beside.every
         self._taken: set[str] = set() if beside is None else beside._taken
-        self._lock = threading.RLock() if beside is None else beside._lock
+        # of the type that threading.RLock() makes, which is a function to the type checker
+        self._lock: Any = threading.RLock() if beside is None else beside._lock
 
     def take(self, names: Iterable[str]) -> None:
         """Give no later kernel one of these names."""

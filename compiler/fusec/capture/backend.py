@@ -62,6 +62,8 @@ class Backend:
 
     def __init__(self, options: Options) -> None:
         check_without(options.without)
+        if self.builds:
+            native.prepare_memory()
         if self.builds and torch.cuda.is_initialized():
             # what compiles is ready by the time that something is captured
             (options.asked or options.target_for(GPU)).prepare()

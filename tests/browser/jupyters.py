@@ -65,10 +65,10 @@ JUPYTERS: dict[str, Callable[[], Environment]] = {
     "ipykernel-6.30.1": lambda: ipykernel("6.30.1"),
     "ipykernel-7.3.0": lambda: ipykernel("7.3.0"),
     "notebook-7.6.5": lambda: notebook("7.6.5"),
-    "marimo-VERSION": lambda: marimo("VERSION"),
+    "marimo-0.25.2": lambda: marimo("0.25.2"),
 }
 # What a frontend without widgets has.
-OWN = {"marimo-VERSION": ["tests/browser/test_marimo.py"]}
+OWN = {"marimo-0.25.2": ["tests/browser/test_marimo.py"]}
 
 
 def main() -> int:

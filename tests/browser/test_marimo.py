@@ -1,6 +1,6 @@
 """The real marimo: a notebook without magics shows a result, in its light and its dark theme.
 
-``python tests/browser/jupyters.py --only marimo`` installs it under ``build``; ``make test`` has none.
+``python tests/browser/jupyters.py --only marimo-0.25.2`` installs it under ``build``.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._dynamo import utils as dynamo_utils
 
+from fusec.capture.repeated_layers import LAYER
 from fusec.report import GraphBreak, SourceLine
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -80,6 +81,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "torch._dynamo.graph_break() asks for it",
         "remove the call if it is yours",
     ),
+    (LAYER, LAYER, "nothing is to be mended: its one compiled form serves all layers like it"),
     (
         r"compiler\.disable|function `disable`",
         "a function that torch.compiler.disable keeps out of compiled code",

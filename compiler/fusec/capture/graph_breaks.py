@@ -43,17 +43,17 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"builtin operator `print`",
         "print runs in Python",
-        "move the print in front of the tensor code or behind it",
+        "move the print before the tensor code or after it",
     ),
     (
         r"builtin operator `(?:str|repr|format)`",
         "a tensor is turned into text",
-        "format it in front of the compiled code or behind it",
+        "format it before the compiled code or after it",
     ),
     (
         r"logging\.Logger method|builtin `_warnings\.warn`",
         "a message is logged in between",
-        "log in front of the tensor code or behind it; loggers may be ignored by"
+        "log before the tensor code or after it; loggers may be ignored by"
         " torch._dynamo.config.ignore_logging_functions.add(...)",
     ),
     (
@@ -105,7 +105,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"step_unsupported",
         "Python does something here that TorchDynamo cannot capture",
-        "move the statement in front of the tensor code or behind it",
+        "move the statement before the tensor code or after it",
     ),
 )
 _NOTHING = "nothing: "  # how a hint begins where there is nothing to mend
@@ -114,7 +114,7 @@ _OPTIMIZER = (
     "the optimizer's step is a graph of its own",
     f"{_NOTHING}torch's optimizers begin one themselves",
 )
-_ANY = "what comes before and what comes after is compiled on its own: move the statement to an end"
+_ANY = "what comes before it and what comes after it are compiled apart: move it to either end"
 
 
 def break_marker() -> int:

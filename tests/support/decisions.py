@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from support.paths import GOLDEN
@@ -20,6 +21,7 @@ def compare(name: str, lines: Iterable[str]) -> None:
     assert text == path.read_text(), "renew with UPDATE_GOLDEN=1 if the change is meant"
 
 
+@cache
 def parts_of(name: str) -> dict[str, list[str]]:
     """Return the parts of a golden file: lines that are indented, by the line above them."""
     path = TEXTS / f"{name}.txt"
@@ -34,7 +36,7 @@ def parts_of(name: str) -> dict[str, list[str]]:
 
 def compare_part(name: str, part: str, lines: Iterable[str]) -> None:
     """Compare lines with a part of a golden file."""
-    parts, found = parts_of(name), list(lines)
+    parts, found = parts_of(name), list(lines)  # in which a renewed part stays
     if os.environ.get("UPDATE_GOLDEN"):
         parts[part] = found
         text = "".join(f"{each}:\n" + "".join(f"  {x}\n" for x in parts[each]) for each in parts)

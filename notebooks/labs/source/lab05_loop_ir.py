@@ -313,8 +313,8 @@ def text(value, shapes):
 # %%
 import torch
 
-print(text(value, {"x": [200, 300], "y": [300]}))
-x, y = torch.randn(200, 300), torch.randn(300)
+print(text(value, {"x": [2000, 300], "y": [300]}))
+x, y = torch.randn(2000, 300), torch.randn(300)
 
 # %%
 # %%fuse --target plain --no-check --name mine --out r

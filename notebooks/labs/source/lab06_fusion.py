@@ -182,7 +182,7 @@ def expression(graph, name):
 # %%
 import torch
 
-x, y = torch.randn(1000), torch.randn(1000)
+x, y = torch.randn(1_000_000), torch.randn(1_000_000)
 
 # %%
 # %%fuse --target plain --no-check --name mine --out r

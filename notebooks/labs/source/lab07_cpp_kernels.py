@@ -32,7 +32,7 @@ import torch
 # `--target plain` writes one loop nest a kernel, and nothing that would only make it faster.
 
 # %%
-x = torch.randn(1000)
+x = torch.randn(1_000_000)
 
 # %%
 # %%fuse --target plain --no-check --name mine

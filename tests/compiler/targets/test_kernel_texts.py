@@ -13,6 +13,7 @@ import pytest
 from fusec.ir.program import Compute
 from fusec.target_api.registry import find_target
 from fusec.tunables import read_tunables
+from support.more_programs import MORE, PRODUCTS
 from support.whole_programs import CASES, compare_program, scheduled
 
 DEVICES = {"cpp": "cpu", "plain": "cpu", "triton": "cuda"}
@@ -40,7 +41,9 @@ def lines(name: str, case: str) -> Iterable[str]:
                 yield f"  {source.strategy} ({'; '.join(source.alternatives)})"
 
 
-@pytest.mark.parametrize("name", DEVICES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [(c, n) for c in CASES for n in DEVICES if n != "plain" or c not in (PRODUCTS | MORE)],
+)
 def test_how_kernels_are_written(case: str, name: str) -> None:
     compare_program(f"kernels_{name}", case, lines(name, case))

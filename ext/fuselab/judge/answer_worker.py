@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from fusec.target_api.worker import Placed
+from fusec.verify.child import describe_error
 
 FILE = "answer.py"
 CLOCK = "the clock"  # the name of the output that takes the times of calls
@@ -174,9 +175,13 @@ class Answer:
         }
 
     def _values(self) -> Any:
+        """Return what came of each call as a list; of one that raises, which it is and what."""
         found = []
-        for call in self.calls:
-            value = self.function(*call) if callable(self.function) else self.function
+        for number, call in enumerate(self.calls):
+            try:
+                value = self.function(*call) if callable(self.function) else self.function
+            except Exception as error:
+                return {"call": number, **describe_error(error, FILE)}
             found.append(_plain(value))
         return found
 

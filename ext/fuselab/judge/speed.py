@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import time
 from collections.abc import Sequence
@@ -74,12 +75,12 @@ def measure(
     theirs: list[float] = []
     copies: list[float] = []
     beyond: list[float] = []
-    limit = task.limits.factor
-    for number in range(_MOST_ROUNDS):
-        if number >= _ROUNDS and not _unsure(own, theirs, limit):
-            break
-        if number >= _CLEAR_ROUNDS and _clear(own, theirs, limit):
-            break
+    asked = [
+        (times, limit)
+        for times, limit in ((theirs, baseline and task.limits.factor), (copies, task.limits.share))
+        if limit
+    ]
+    while not _enough(own, asked, shared=bool(task.limits.share)):
         for program, times in ((answer, own), (baseline, theirs)):
             if program is None:
                 continue
@@ -147,19 +148,45 @@ def _round(
     return outcome, times[times > 0]
 
 
-def _unsure(own: Sequence[float], theirs: Sequence[float], limit: float | None) -> bool:
+def is_busy() -> bool:
+    """Whether more wants to run here than there are processors; False where nobody says."""
+    load = getattr(os, "getloadavg", None)
+    try:
+        return load is not None and load()[0] > (os.cpu_count() or 1)
+    except OSError:
+        return False
+
+
+def _enough(
+    own: Sequence[float], asked: Sequence[tuple[Sequence[float], float]], *, shared: bool
+) -> bool:
+    """Whether the rounds so far say enough.
+
+    Args:
+        own: Of each round, the answer's seconds.
+        asked: Others' seconds likewise, with how many times as fast as they the answer has to be.
+        shared: Whether it has to share its work among threads.
+    """
+    rounds = len(own)
+    if rounds < _CLEAR_ROUNDS or rounds >= _MOST_ROUNDS:
+        return rounds >= _MOST_ROUNDS
+    # Threads that wait for a processor say nothing; in another round there may be one for each.
+    if shared and is_busy() and any(min(times) < limit * min(own) for times, limit in asked):
+        return False
+    if rounds < _ROUNDS:
+        return bool(asked) and all(_clear(own, *each) for each in asked)
+    return not any(_unsure(own, *each) for each in asked)
+
+
+def _unsure(own: Sequence[float], others: Sequence[float], limit: float) -> bool:
     """Whether rounds say different things about the limit."""
-    if limit is None or not theirs:
-        return False
-    said = {other >= limit * mine for mine, other in zip(own, theirs, strict=True)}
-    return len(said) > 1 or (min(theirs) >= limit * min(own)) not in said
+    said = {other >= limit * mine for mine, other in zip(own, others, strict=True)}
+    return len(said) > 1 or (min(others) >= limit * min(own)) not in said
 
 
-def _clear(own: Sequence[float], theirs: Sequence[float], limit: float | None) -> bool:
+def _clear(own: Sequence[float], others: Sequence[float], limit: float) -> bool:
     """Whether every round is far from the limit, on the same side of it."""
-    if limit is None or not theirs:
-        return False
-    ratios = [other / mine / limit for mine, other in zip(own, theirs, strict=True)]
+    ratios = [other / mine / limit for mine, other in zip(own, others, strict=True)]
     return min(ratios) > _FAR or max(ratios) < 1 / _FAR
 
 
@@ -205,4 +232,4 @@ def _problem(
     return ""
 
 
-__all__ = ["Speed", "measure"]
+__all__ = ["Speed", "is_busy", "measure"]

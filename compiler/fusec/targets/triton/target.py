@@ -127,6 +127,13 @@ class Triton(PythonTarget):
 
         return side_by_side.build_for(sources, tensors)
 
+    def multiply_in_place(self, x: torch.Tensor, factor: torch.Tensor) -> bool:
+        """Multiply a tensor by a number that the device knows, if it is not one."""
+        from fusec.targets.triton.multiply import multiply_in_place
+
+        multiply_in_place(x, factor)
+        return True
+
     def pack(self, compiled: Any, count: int) -> PackedKernel | None:
         """Have Triton compile a kernel around a compiled one."""
         from fusec.targets.triton.toolchain import packed_kernel

@@ -351,6 +351,18 @@ class PythonTarget(Target):
         """Return products of groups of rows that wait for nobody; None where there are none."""
         return None
 
+    def multiply_in_place(self, x: torch.Tensor, factor: torch.Tensor) -> bool:
+        """Multiply a tensor by a number that the device knows, if it is not one.
+
+        Args:
+            x: Contiguous; overwritten.
+            factor: One float32 on its device.
+
+        Returns:
+            Whether it did, or would have.
+        """
+        return False
+
     def pack(self, compiled: Any, count: int) -> PackedKernel | None:
         """Return a compiled kernel for several sets of tensors at once; None if it cannot be.
 

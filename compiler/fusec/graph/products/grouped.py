@@ -48,7 +48,9 @@ def multiply_groups(module: fx.GraphModule) -> int:
 
 
 def _may_take(node: fx.Node) -> bool:
-    values = [each.meta["val"] if isinstance(each, fx.Node) else None for each in node.args]
+    values: list[Any] = [
+        each.meta["val"] if isinstance(each, fx.Node) else None for each in node.args
+    ]
     if not all(isinstance(each, Tensor) and is_gpu(each.device) for each in values):
         return False
     x, weight, ends, *gradients = values

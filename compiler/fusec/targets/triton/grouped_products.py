@@ -4,6 +4,9 @@ How many rows a matrix has is in the memory of the GPU and stays there: nobody w
 are as many programs as there could be tiles; each finds its matrix and its rows, the rest end.
 """
 
+# ruff: noqa: N803  # constants of kernels
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple

@@ -134,6 +134,13 @@ class Triton(PythonTarget):
 
         return grouped_products
 
+    def multiply_in_place(self, x: torch.Tensor, factor: torch.Tensor) -> bool:
+        """Multiply a tensor by a number that the device knows, if it is not one."""
+        from fusec.targets.triton.multiply import multiply_in_place
+
+        multiply_in_place(x, factor)
+        return True
+
     def pack(self, compiled: Any, count: int) -> PackedKernel | None:
         """Have Triton compile a kernel around a compiled one."""
         from fusec.targets.triton.toolchain import packed_kernel

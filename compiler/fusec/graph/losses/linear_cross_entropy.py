@@ -57,17 +57,18 @@ def pieces_of(columns: int) -> tuple[slice, ...]:
 
 
 def losses_of_part(
-    logits: Tensor, picked: Tensor, kept: Tensor, smoothing: float
+    logits: Tensor, picked: Tensor, kept: Tensor, smoothing: float, columns: int
 ) -> tuple[Tensor, Tensor]:
     """Return a row's loss each, in float32, zero for rows that are left out; and log-sum-exps.
 
     Args:
-        logits: Of the part's rows.
+        logits: Of the part's rows, and of columns that there are not.
         picked: Of them those of the targets.
         kept: Which rows count.
         smoothing: How much of the weight all columns share.
+        columns: How many there are.
     """
-    x = logits.float()
+    x = logits[:, :columns].float()
     total = x.logsumexp(1)
     loss = total - picked.float()
     if smoothing:
@@ -76,20 +77,26 @@ def losses_of_part(
 
 
 def gradients_of_part(
-    logits: Tensor, total: Tensor, target: Tensor, kept: Tensor, smoothing: float, share: Tensor
+    logits: Tensor,
+    total: Tensor,
+    target: Tensor,
+    kept: Tensor,
+    smoothing: float,
+    share: Tensor,
+    columns: int,
 ) -> None:
     """Put gradients in the logits' place.
 
     Args:
-        logits: Of the part's rows; overwritten.
+        logits: Of the part's rows, and of columns that there are not; overwritten.
         total: Their log-sum-exps.
         target: The columns that are right; any where rows are left out.
         kept: Which rows count.
         smoothing: How much of the weight all columns share.
         share: Times what the gradients are.
+        columns: How many there are.
     """
-    columns = logits.shape[1]
-    hot = torch.arange(columns, device=logits.device)[None, :] == target[:, None]
+    hot = torch.arange(logits.shape[1], device=logits.device)[None, :] == target[:, None]
     weight = torch.where(hot, 1.0 - smoothing, 0.0)
     if smoothing:
         weight = weight + smoothing / columns
@@ -134,10 +141,12 @@ def _in_parts(
     step = rows_of_part(rows, columns, x.element_size(), budget)
     pieces = pieces_of(columns)
     wide = -(-columns // LINE) * LINE
-    room = x.new_empty(min(step, rows), wide)[:, :columns]
+    room = x.new_empty(min(step, rows), wide)
+    room[:, columns:] = 0  # contiguous, so that kernels overwrite it in place
     for first in range(0, rows, step):
         part = slice(first, min(first + step, rows))
-        logits = room[: part.stop - first]
+        padded = room[: part.stop - first]
+        logits = padded[:, :columns]
         for piece in pieces:
             if bias is None:
                 torch.mm(x[part], weight[piece].t(), out=logits[:, piece])
@@ -145,9 +154,9 @@ def _in_parts(
                 torch.addmm(bias[piece], x[part], weight[piece].t(), out=logits[:, piece])
         right, there = place[part], kept[part]
         picked = logits.gather(1, right[:, None])[:, 0]
-        losses[part], total = _compiled[losses_of_part](logits, picked, there, smoothing)
+        losses[part], total = _compiled[losses_of_part](padded, picked, there, smoothing, columns)
         if wanted:
-            _compiled[gradients_of_part](logits, total, right, there, smoothing, share)
+            _compiled[gradients_of_part](padded, total, right, there, smoothing, share, columns)
         # the few last columns come first: what they add is small, and so is its rounding
         for number, piece in enumerate(reversed(pieces)):
             if wanted & _ROWS:

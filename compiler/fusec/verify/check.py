@@ -123,7 +123,7 @@ def _check_text(candidate: Candidate, *, trust: bool) -> None:
     odd = _ODD.search(text)
     if odd is not None:
         line = text.count("\n", 0, odd.start()) + 1
-        reason = f"U+{ord(odd.group()):04X} cannot stand in a text"
+        reason = f"U+{ord(odd.group()):04X} is not allowed in a kernel"
         raise Refused(Verdict(False, "compile", reason, line))
     target = find_target(candidate.kernel.target)
     wrong = target.entry_problem(text, source.entry, source.text)

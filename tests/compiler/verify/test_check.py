@@ -383,7 +383,7 @@ def test_updated_argument():
 def test_what_is_no_text(character):
     verdict = vk.check(vk.cpp() + f"// one\n// {character}\n")
     assert (verdict.ok, verdict.stage) == (False, "compile")
-    assert verdict.reason == f"U+{ord(character):04X} cannot stand in a text"
+    assert verdict.reason == f"U+{ord(character):04X} is not allowed in a kernel"
     assert verdict.line == vk.cpp().count("\n") + 2
 
 

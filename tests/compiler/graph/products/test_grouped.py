@@ -12,20 +12,18 @@ from fusec.graph.products import grouped
 ROWS, INNER, COLUMNS, GROUPS = 12, 8, 6, 3
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _loops() -> object:
-    """Define the loops of ``transformers`` where that is not there, or not imported."""
-    try:
-        import transformers.integrations.moe  # noqa: F401
-    except ImportError:
-        library = torch.library.Library("transformers", "FRAGMENT")
-        library.define("grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor")
-        library.define(
-            "grouped_mm_fallback_backward(Tensor input, Tensor weight, Tensor offs,"
-            " Tensor grad_output) -> (Tensor, Tensor)"
-        )
-        return library
-    return None
+# What ``transformers`` defines, which takes seconds to import.
+_LIBRARY = torch.library.Library("fusec_test_groups", "DEF")
+_LIBRARY.define("loop(Tensor x, Tensor weight, Tensor ends) -> Tensor")
+_LIBRARY.define(
+    "backward(Tensor x, Tensor weight, Tensor ends, Tensor gradient) -> (Tensor, Tensor)"
+)
+
+
+@pytest.fixture(autouse=True)
+def _loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped, "LOOP", "fusec_test_groups::loop")
+    monkeypatch.setattr(grouped, "BACKWARD", "fusec_test_groups::backward")
 
 
 def graph_of(
@@ -47,9 +45,9 @@ def graph_of(
     for name, value in given.items():
         nodes.append(graph.placeholder(name))
         nodes[-1].meta["val"] = value
-    ops = torch.ops.transformers
-    forward = graph.call_function(ops.grouped_mm_fallback.default, tuple(nodes[:3]))
-    backward = graph.call_function(ops.grouped_mm_fallback_backward.default, tuple(nodes))
+    ops = torch.ops.fusec_test_groups
+    forward = graph.call_function(ops.loop.default, tuple(nodes[:3]))
+    backward = graph.call_function(ops.backward.default, tuple(nodes))
     graph.output((forward, backward))
     return fx.GraphModule({}, graph)
 
@@ -80,7 +78,7 @@ def test_loops_on_a_gpu_become_products(dtype: torch.dtype, ends: torch.dtype) -
 def test_other_loops_stay(module: object) -> None:
     made = module()  # type: ignore[operator]
     assert grouped.multiply_groups(made) == 0
-    assert all(name.startswith("transformers::") for name in targets(made))
+    assert all(name.startswith("fusec_test_groups::") for name in targets(made))
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -32,9 +32,10 @@ from fusec.capture.guards.described import (
     note_guards,
     too_often,
 )
+from fusec.capture.repeated_layers import LAYER, RepeatedLayers
 from fusec.capture.shortcut import Shortcut, find_frame
 from fusec.compiled.graph import CompiledGraph
-from fusec.errors import FusecError
+from fusec.errors import BadOption, FusecError
 from fusec.inspect.explain import Explanation
 from fusec.kernel import Kernel
 from fusec.options import Options
@@ -65,6 +66,9 @@ class CompiledFunction:
         self.function = function
         self.options = options
         self._backend = backend or Backend(options)
+        self._layers: RepeatedLayers[CompiledFunction] | None = None
+        if options.layers == "once":
+            self._layers = RepeatedLayers(_module(function), self._for_layers)
         self._breaks: dict[GraphBreak, None] = {}
         self._guards: dict[str, Guard] = {}
         self._noted: list[NotedGuard] = []  # of these those that nobody has asked for yet
@@ -106,7 +110,7 @@ class CompiledFunction:
         marker, compiled = break_marker(), len(backend.graphs)
         taken = self._taken if self._taken is not None else self._look_for_artefacts()
         try:
-            with quiet.Quiet(), taken if taken.artefacts else _nothing:
+            with quiet.Quiet(), taken if taken.artefacts else _nothing, self._layers or _nothing:
                 result = self._call(args, kwargs)
         except BackendCompilerFailed as error:
             if isinstance(error.inner_exception, FusecError):
@@ -128,6 +132,10 @@ class CompiledFunction:
             assert self._watch is not None
             with self._watch.once_more():
                 return self._optimized(*args, **kwargs)
+
+    def _for_layers(self, forward: Callable[..., Any]) -> CompiledFunction:
+        options = replace(self.options, layers="whole")
+        return CompiledFunction(forward, options, Backend(options, beside=self._backend))
 
     def _look_for_artefacts(self) -> TakenUp:
         self._taken = TakenUp()
@@ -216,13 +224,20 @@ class CompiledFunction:
     def frozen(self, frozen: bool) -> None:
         if self._watch is not None:
             self._watch.frozen = frozen
+        for part in self.parts:
+            part.frozen = frozen
 
     # -- what became of it ------------------------------------------------------------------
 
     @property
     def graphs(self) -> tuple[CompiledGraph, ...]:
         """Every graph compiled so far, in order of first run."""
-        return tuple(self._backend.graphs)
+        return tuple(self._backend.every if self.parts else self._backend.graphs)
+
+    @property
+    def parts(self) -> tuple[CompiledFunction, ...]:
+        """What is compiled once for several layers (``layers="once"``), one for each class."""
+        return () if self._layers is None else self._layers.compiled
 
     @property
     def kernels(self) -> dict[str, Kernel]:
@@ -232,7 +247,8 @@ class CompiledFunction:
     @property
     def breaks(self) -> tuple[GraphBreak, ...]:
         """Every place where capture stopped and Python ran."""
-        return tuple(self._breaks)
+        own = (each for each in self._breaks if each.reason != LAYER)
+        return (*own, *(each for part in self.parts for each in part.breaks))
 
     @property
     def guards(self) -> tuple[Guard, ...]:
@@ -240,12 +256,12 @@ class CompiledFunction:
         noted, self._noted = self._noted, []
         for guard in describe_guards(noted):
             self._guards.setdefault(guard.text, guard)
-        return tuple(self._guards.values())
+        return (*self._guards.values(), *(each for part in self.parts for each in part.guards))
 
     @property
     def recompiles(self) -> tuple[Recompile, ...]:
         """Why it was compiled again, each time: what changed, and how to avoid it."""
-        return tuple(self._recompiles)
+        return (*self._recompiles, *(each for part in self.parts for each in part.recompiles))
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
@@ -296,7 +312,8 @@ class CompiledFunction:
     def short_calls(self) -> int:
         """How many calls went past TorchDynamo, because their own guards held."""
         dispatcher = self._shortcut.dispatcher
-        return int(dispatcher.hits) if dispatcher is not None else 0
+        own = int(dispatcher.hits) if dispatcher is not None else 0
+        return own + sum(part.short_calls for part in self.parts)
 
     def explain(self) -> Explanation:
         """Return what became of the calls so far, as one report: print it."""
@@ -306,6 +323,7 @@ class CompiledFunction:
             self.breaks,
             self.guards,
             self.recompiles,
+            self._layers.notes() if self._layers is not None else (),
         )
 
     def _name(self) -> str:
@@ -314,6 +332,12 @@ class CompiledFunction:
     def __repr__(self) -> str:
         name = self._name()
         return f"<fusec.CompiledFunction {name}: {counted(len(self.graphs), 'graph')}>"
+
+
+def _module(function: Callable[..., Any]) -> nn.Module:
+    if isinstance(function, nn.Module):
+        return function
+    raise BadOption("layers", "once", ("'whole', as this is no module",))
 
 
 def _original(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ from fusec.target_api.base import Target
 from fusec.target_api.registry import AUTO, NAMES, chosen_target, find_target
 
 PRODUCTS = ("small", "auto", "extern", "template")
+LAYERS = ("whole", "once")
 
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -80,6 +81,10 @@ class Options:
         memory_budget: Bytes that the logits of a loss may take, as a number or as ``"400MiB"``: a
             linear layer with its cross-entropy whose logits would take more is computed some rows
             at a time, gradients with it. The weight's gradient is rounded once a part then.
+        layers: Of a module whose layers are built alike (``ModuleList``, ``Sequential``): ``whole``
+            captures all of it and fuses across layers; ``once`` captures and compiles one layer for
+            all of them, so that the first call of thirty takes as long as that of two. What is
+            around the layers is compiled by itself.
         tuned: Start from the settings that tuning found earlier for the same kernel on the same
             device, rather than from those that the rules choose.
         keep_inputs: Keep the inputs of the latest call of each graph, so that it can be
@@ -100,6 +105,7 @@ class Options:
     loops: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     memory_budget: int | str | None = None
+    layers: str = "whole"
     tuned: bool = True
     keep_inputs: bool = False
 
@@ -111,6 +117,8 @@ class Options:
             raise BadOption("matmul", self.matmul, PRODUCTS)
         if self.dynamic not in (None, True, False):
             raise BadOption("dynamic", self.dynamic, ("None", "True", "False"))
+        if self.layers not in LAYERS:
+            raise BadOption("layers", self.layers, LAYERS)
         read_bytes(self.memory_budget)
         for name in ("apart", "together"):
             given = getattr(self, name)

@@ -13,7 +13,7 @@ def main(arguments: list[str] | None = None) -> int:
     doctor = commands.add_parser(
         "doctor",
         help="look at torch, compilers, Jupyter, the cache ...",
-        description="Exit status: 0 if fused cells run, 1 if something that they need lacks.",
+        description="Exit status: 0 if fused cells run, 1 if something that they need is missing.",
     )
     doctor.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_args(arguments)

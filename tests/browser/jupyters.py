@@ -51,12 +51,24 @@ def notebook(version: str) -> Environment:
     return {"FUSELAB_JUPYTER": "notebook", "FUSELAB_JUPYTER_PYTHON": str(python)}
 
 
+def marimo(version: str) -> Environment:
+    """Make a folder with marimo, which goes behind what is installed."""
+    folder = PLACE / f"marimo-{version}"
+    if not folder.exists():
+        pins = str(ROOT / "constraints.txt")
+        install(sys.executable, "-c", pins, "--target", str(folder), f"marimo=={version}")
+    return {"FUSELAB_MARIMO": str(folder)}
+
+
 # The newest ipykernel is the one of constraints.txt, with which `make test` runs.
 JUPYTERS: dict[str, Callable[[], Environment]] = {
     "ipykernel-6.30.1": lambda: ipykernel("6.30.1"),
     "ipykernel-7.3.0": lambda: ipykernel("7.3.0"),
     "notebook-7.6.5": lambda: notebook("7.6.5"),
+    "marimo-0.25.2": lambda: marimo("0.25.2"),
 }
+# What a frontend without widgets has.
+OWN = {"marimo-0.25.2": ["tests/browser/test_marimo.py"]}
 
 
 def main() -> int:
@@ -69,7 +81,7 @@ def main() -> int:
         environment = os.environ | JUPYTERS[name]() | {"FUSELAB_REQUIRE_BROWSER": "1"}
         started = time.monotonic()
         print(f"--- {name}", flush=True)
-        command = [sys.executable, "-m", "pytest", *(rest or TESTS)]
+        command = [sys.executable, "-m", "pytest", *(rest or OWN.get(name, TESTS))]
         code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
         seconds = time.monotonic() - started
         outcomes.append((name, code, f"{'failed' if code else 'passed'} in {seconds:.0f} s"))

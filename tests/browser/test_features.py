@@ -124,8 +124,8 @@ def test_export_copy_time_and_reschedule(open_notebook: OpenNotebook) -> None:
     panel = Panel(notebook.page.locator(".jp-Notebook .jp-Cell").nth(1))
     expect(notebook.run(2)).to_contain_text("gelu_kernel")
     open_tab(panel, "Fusion")
-    panel.button("Own schedule").click()
-    expect(panel.button("Own schedule")).to_be_disabled(timeout=60 * SECOND)
+    panel.button("Default schedule").click()
+    expect(panel.button("Default schedule")).to_be_disabled(timeout=60 * SECOND)
     panel.says(re.compile("in use, checked against eager"), timeout=60)
     expect(notebook.run(2)).not_to_contain_text("gelu_kernel")
 

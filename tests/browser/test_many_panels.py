@@ -1,24 +1,32 @@
-"""200 cells, 20 of them with panels, run again and again: what is held grows no faster."""
+"""200 cells, 20 of them with panels, run again and again: what is held grows no faster.
+
+``FUSELAB_ROUNDS`` runs them more often than four times, for an hour of use; ``FUSELAB_CELLS`` takes
+fewer cells.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Callable
 
 import pytest
 from lab import OUTPUT, SECOND, Notebook, Panel
 from playwright.sync_api import expect
 
+PANELS = 20
+CELLS = int(os.environ.get("FUSELAB_CELLS", "200"))
+ROUNDS = int(os.environ.get("FUSELAB_ROUNDS", "4"))
+# The first round brings what is made once; the second what JupyterLab keeps of an output's past.
+FIRST = 1
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.serial,
     pytest.mark.slow,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(225 * ROUNDS),
 ]
 
-CELLS, PANELS, ROUNDS = 200, 20, 4
-# The first round brings what is made once; the second what JupyterLab keeps of an output's past.
-FIRST = 1
 # What a round may leave. JupyterLab keeps 3 to 4 KiB of every cell that runs, a mere print too.
 ROOM_KERNEL = 8  # MiB
 ROOM_PAGE = 3 << 10  # KiB
@@ -55,6 +63,7 @@ def test_memory_is_level(open_notebook: Callable[..., Notebook]) -> None:
     page = notebook.page
     last = CELLS + 1
     kernel, page_heap, page_nodes = [], [], []
+    began = time.monotonic()
     for number in range(1, ROUNDS + 1):
         notebook.command("notebook:run-all-cells")
         prompt = page.locator(".jp-Notebook .jp-Cell").nth(last).locator(".jp-InputPrompt")
@@ -75,7 +84,11 @@ def test_memory_is_level(open_notebook: Callable[..., Notebook]) -> None:
         used, nodes = page_holds(notebook)
         page_heap.append(used)
         page_nodes.append(nodes)
-        print(f"kernel {kernel} MiB, page {page_heap} KiB, {page_nodes} nodes", flush=True)
+        minutes = (time.monotonic() - began) / 60
+        print(
+            f"{minutes:.1f} min: kernel {kernel[-1]} MiB, page {used} KiB, {nodes} nodes",
+            flush=True,
+        )
     rounds = ROUNDS - 1 - FIRST
     assert kernel[-1] - kernel[FIRST] <= rounds * ROOM_KERNEL, kernel
     assert page_heap[-1] - page_heap[FIRST] <= rounds * ROOM_PAGE, page_heap

@@ -1,4 +1,4 @@
-"""Every text that the project raises, warns with or notes, collected from its source.
+"""Every text that the project raises, warns with, notes or shows, collected from its source.
 
 ``python -m support.messages`` prints the catalogue, grouped by folder; the site has it as a page,
 and ``tests/docs/test_messages.py`` holds what can be held by rules: the rest is for reading aloud.
@@ -11,7 +11,6 @@ import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from support.paths import ROOT
 
@@ -19,6 +18,24 @@ PACKAGES = ("compiler/fusec", "ext/fuselab")
 APART = ("labs/content",)  # lessons, not messages
 # Calls beside ``raise`` whose texts people see.
 SHOWN = frozenset("Verdict Finding say begin stopping refused Diagnostic run_in_eager".split())
+# Where any text of several words is shown: buttons, headings, sentences, reasons.
+WORKBENCH = (
+    "ext/fuselab/cell",
+    "ext/fuselab/display",
+    "ext/fuselab/magics",
+    "ext/fuselab/panel",
+    "ext/fuselab/session",
+    "compiler/fusec/capture/graph_breaks.py",
+    "compiler/fusec/inspect",
+    "compiler/fusec/schedule/choices",
+    "compiler/fusec/schedule/fuse.py",
+    "compiler/fusec/verify/compare.py",
+    "compiler/fusec/verify/sanitize.py",
+    "compiler/fusec/verify/state.py",
+    "compiler/fusec/verify/words.py",
+)
+_WORDS = re.compile(r"[A-Za-z]{2,} [a-z]{2,}")
+_MARKUP = re.compile(r"[<>\\^|#]|\n.*\n|px\b|: ?[\w.]+;|\w=['\"]")
 # What is raised for whoever works on the project, or caught within it.
 INTERNAL = frozenset({"AssertionError", "NotImplementedError", "AttributeError"})
 
@@ -48,12 +65,35 @@ def collect() -> tuple[Message, ...]:
         for path in sorted((ROOT / package).rglob("*.py")):
             name = path.relative_to(ROOT).as_posix()
             if not any(part in name for part in APART):
-                found += sorted(_of(path, name), key=lambda m: m.line)
+                tree = ast.parse(path.read_text(encoding="utf-8"))
+                own = list(_of(tree, name))
+                if name.startswith(WORKBENCH):
+                    own += _shown(tree, name, {message.text for message in own})
+                found += sorted(own, key=lambda m: m.line)
     return tuple(found)
 
 
-def _of(path: Path, name: str) -> Iterator[Message]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def _shown(tree: ast.Module, name: str, known: set[str]) -> Iterator[Message]:
+    """Yield what else has several words and is neither a docstring nor markup."""
+    apart: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):  # a docstring
+            apart.add(id(node.value))
+        elif isinstance(node, ast.JoinedStr):
+            apart.update(id(part) for part in node.values)
+        elif isinstance(node, ast.Raise):  # for whoever works on the project
+            apart.update(id(part) for part in ast.walk(node))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in apart:
+            for text in _texts(node):
+                plain = re.sub(r"\{[^{}]*\}", "", text)
+                if _WORDS.search(plain) and not _MARKUP.search(plain) and text not in known:
+                    known.add(text)
+                    yield Message(name, node.lineno, "text", text)
+
+
+def _of(tree: ast.Module, name: str) -> Iterator[Message]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             call = node.exc
         elif isinstance(node, ast.Call) and (_name(node.func) in SHOWN or _notes(node.func)):

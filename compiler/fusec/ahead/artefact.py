@@ -89,7 +89,7 @@ def keep_call(
     try:
         frame = find_frame(optimized)
         if frame is None:
-            raise NotKept("it is called in a way of its own: hooks, or an object that is called")
+            raise NotKept("its call runs hooks, or it is a callable object")
         function, prefix = frame
         values = bound(function, (*prefix, *args), kwargs)
         cached, graph = _fitting(function, values, graphs)
@@ -105,7 +105,7 @@ def keep_call(
         }
         misfit = GuardCheck(table, function.__globals__).misfit(values)
         if misfit is not None:
-            raise NotKept(f"its own guards do not hold once more: {misfit}")
+            raise NotKept(f"its guards do not hold when they are checked again: {misfit}")
     except NotKept as error:
         return Kept("", str(error))
     _put(store_key(function, options), data, kept.tensors)

@@ -11,6 +11,7 @@ it.  ``native/memory.cpp`` is the pool.  Where it cannot be built, memory is tor
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from fusec.build.torch_library import torch_flags
 from fusec.codegen.host_values import LARGE_BYTES
 from fusec.systems import this_system
-from fusec.toolchain.build import build, needs_torchs_library
+from fusec.toolchain.build import build
 from fusec.toolchain.children import Children
 from fusec.toolchain.loading import load_library
 
@@ -48,6 +50,7 @@ class Pool:
     count: Callable[[Any, Any], None]
 
 
+_preparing = threading.Lock()
 _pool: Pool | None = None
 _problem = ""
 
@@ -55,18 +58,25 @@ _problem = ""
 def prepare(children: Children) -> None:
     """Build the pool, once a machine, or find it built; every thread's calls use it from then.
 
+    Waits for another thread that does so.
+
     Args:
         children: Has the compiler while it runs.
     """
     global _pool, _problem
-    try:
-        found = _load(children)
-        found.limit(POOLED_BYTES, _most(), KEPT_SECONDS)
-    except Exception as error:
-        # Large tensors cost more without it, and nothing else changes.
-        _problem = f"{type(error).__name__}: {error}"
-    else:
-        _pool = found
+    with _preparing:
+        if _pool is not None or _problem:
+            return
+        try:
+            found = _load(children)
+            found.limit(POOLED_BYTES, _most(), KEPT_SECONDS)
+        except KeyboardInterrupt:
+            _problem = "the process ends"
+        except Exception as error:
+            # Large tensors cost more without it, and nothing else changes.
+            _problem = f"{type(error).__name__}: {error}"
+        else:
+            _pool = found
 
 
 def problem() -> str:
@@ -127,22 +137,11 @@ def counted() -> tuple[int, int]:
 def _load(children: Children) -> Pool:
     if this_system().huge_pages() is None:
         raise NotImplementedError("only made for Linux")
-    needs_torchs_library()
-    torch_folder = Path(torch.__file__).parent
     # The first line makes another torch another text, so that it has a build of its own.
     text = f"// torch {torch.__version__}\n" + (
         Path(__file__).parent.joinpath("native", "memory.cpp").read_text()
     )
-    flags = [
-        "-std=c++20",
-        "-O2",
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
-        f"-I{torch_folder / 'include'}",
-        f"-L{torch_folder / 'lib'}",
-        *this_system().torch_flags(),
-        "-lc10",
-        "-pthread",
-    ]
+    flags = [*torch_flags("c10"), "-pthread"]
     built = build(text, extra_flags=flags, kind="native", children=children)
     library = load_library(built)
     library.fusec_memory_install()

@@ -1,4 +1,4 @@
-"""A host program as one native call: for graphs that are kernels and allocations only.
+"""A host program as one native call: for graphs that are kernels, products and allocations only.
 
 All kernels run one after the other, outputs are tensors of their own, and what only kernels of
 this program write and read shares one block of memory, as far as lifetimes allow.
@@ -6,9 +6,9 @@ this program write and read shares one block of memory, as far as lifetimes allo
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,19 +17,20 @@ from fusec.call import native
 from fusec.call.epilogue import Epilogue
 from fusec.call.huge_pages import POOLED_BYTES, empty_cpu, empty_large
 from fusec.call.launch import CppRunnable
+from fusec.call.native import products
+from fusec.call.native.products import NativeProduct
+from fusec.call.native_layout import lay_out, place_temporaries
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
-from fusec.codegen.host_program import GROUPED_BYTES, Group
+from fusec.codegen.host_program import Group
 from fusec.codegen.host_values import buffer_bytes
 from fusec.ir.body import Buffer
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.index_text import expr_text
 from fusec.ir.program import Compute, Program, Step, TensorRef
 from fusec.memory import readable
-from fusec.memory.placement import first_fit
 from fusec.memory.poison import poison_scratch, poisoned
 
 SLOT, SCRATCH, NUMBER, SIZE, INPUT = range(5)  # kinds of kernel arguments, as in native/program.cpp
-ALIGNMENT = 64
 MOST_ARGUMENTS = 63
 # A program over fewer bytes, of fewer operations, keeps Python's lock: it is done sooner than the
 # lock is back.
@@ -66,7 +67,7 @@ def native_program(
     epilogue: Epilogue | None = None,
     check: Any = None,
 ) -> NativeProgram | None:
-    """Return a program as one native call; None if it is more than kernels, or there is no way yet.
+    """Return a program as one native call; None if it is more, or there is no way yet.
 
     Args:
         program: The scheduled program.
@@ -79,16 +80,26 @@ def native_program(
         check: The native check of the inputs; None where somebody else has looked at them.
     """
     found = native.types()
-    layout = _layout(program, runnables, epilogue, frees_inputs=frees_inputs)
+    layout = lay_out(program, runnables, epilogue, frees_inputs=frees_inputs)
     if found is None or layout is None:
         return None
     steps, allocated = layout.steps, layout.allocated
     numbers = {symbol: (SIZE, number) for number, symbol in enumerate(program.sizes)}
-    kernels = _kernels(steps, program, runnables, layout.slots, layout.places, numbers)
+    kernels = _kernels(
+        steps, program, runnables, layout.slots, layout.places, numbers, layout.products
+    )
     if kernels is None:
         return None
     largest = max((buffer_bytes(buffer) or 0 for buffer in allocated), default=0)
     launched = [step.name for step in steps]
+    multiplied = layout.products  # kept with the call, which points to them
+    operations = [multiplied[n].operations if n in multiplied else work[n] for n in launched]
+
+    def raise_failure(number: int, status: int) -> object:
+        if launched[number] in multiplied:
+            raise products.failed()
+        return failed(launched[number], status)
+
     call = found.Program(
         len(program.inputs),
         kernels,
@@ -106,10 +117,10 @@ def native_program(
         poisoned(empty_large if largest >= POOLED_BYTES else empty_cpu),
         torch.get_num_threads,
         readable.address,
-        lambda number, status: failed(launched[number], status),
+        raise_failure,
         _shapes(program, allocated) if program.sizes else None,
         native.exchange(),
-        not _is_quiet(layout.bytes, [work[name] for name in launched]),
+        not _is_quiet(layout.bytes, operations),
         check,
     )
     poison_scratch(call, steps, program.buffers, layout.places, _sizes(program, layout.places))
@@ -118,78 +129,14 @@ def native_program(
     return NativeProgram(call, launched, layout.scratch)
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Where the tensors of a program are.
-
-    Attributes:
-        steps: All of the program's, each a kernel.
-        outputs: What it returns; None for what becomes something else afterwards.
-        places: Byte offsets, in the block that temporaries share, of those that are there.
-        scratch: The bytes of that block.
-        slots: Inputs and what is allocated, to their numbers in the call.
-        allocated: What each call allocates.
-        bytes: Of all buffers; None where that is not known before a call.
-    """
-
-    steps: Sequence[Compute]
-    outputs: Sequence[Any]
-    places: Mapping[str, int]
-    scratch: int
-    slots: Mapping[str, int]
-    allocated: Sequence[Buffer]
-    bytes: int | None
-
-
-def _layout(
-    program: Program,
-    runnables: Mapping[str, object],
-    epilogue: Epilogue | None,
-    *,
-    frees_inputs: bool,
-) -> _Layout | None:
-    """Return where a program's tensors are; None if it is more than kernels on the CPU."""
-    steps = _kernels_alone(program, runnables)
-    replaced = epilogue.replaced() if epilogue is not None else set()
-    outputs = [None if i in replaced else each for i, each in enumerate(program.outputs)]
-    if not steps or not all(_is_plain(program, value) for value in outputs):
-        return None
-    names = dict.fromkeys(name for step in steps for name in (*step.reads(), *step.writes()))
-    known = [buffer_bytes(program.buffers[name]) for name in names]
-    total = None if None in known else sum(size or 0 for size in known)
-    if frees_inputs and (total is None or total > GROUPED_BYTES):
-        return None
-    returned = {value.buffer for value in outputs if isinstance(value, TensorRef)}
-    written = dict.fromkeys(name for step in steps for name in step.writes())
-    made = [name for name in written if name not in program.inputs]
-    if not returned <= {*made, *program.inputs}:
-        return None
-    inner = [name for name in made if name not in returned]
-    places, scratch = place_temporaries(steps, program.buffers, inner)
-    allocated = [name for name in made if name not in places]
-    slots = {name: i for i, name in enumerate((*program.inputs, *allocated))}
-    buffers = [program.buffers[name] for name in allocated]
-    return _Layout(steps, outputs, places, scratch, slots, buffers, total)
-
-
-def _kernels_alone(program: Program, runnables: Mapping[str, object]) -> list[Compute]:
-    """Return a program's steps; none if one of them is no native kernel on the CPU."""
-    steps = [step for step in program.steps if isinstance(step, Compute)]
-    native_ones = all(isinstance(runnables.get(step.name), CppRunnable) for step in steps)
-    if len(steps) != len(program.steps) or not native_ones:
-        return []
-    names = {name for step in steps for name in (*step.reads(), *step.writes())}
-    on_cpu = all(program.buffers[name].device.type == "cpu" for name in names)
-    return steps if on_cpu else []
-
-
 def _kernels(
-    steps: Iterable[Compute],
+    steps: Iterable[Step],
     program: Program,
     runnables: Mapping[str, object],
     slots: Mapping[str, int],
     places: Mapping[str, int],
     numbers: Mapping[Symbol, tuple[int, int]],
+    multiplied: Mapping[str, NativeProduct],
 ) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...] | None:
     """Return each kernel's address and where its arguments are; None if that cannot be said.
 
@@ -200,21 +147,31 @@ def _kernels(
         slots: Tensors that the call knows, to their numbers.
         places: Temporaries, to their byte offsets.
         numbers: Symbolic sizes, to the kind of argument and its number.
+        multiplied: The steps that are products, by name.
     """
     found = []
     for step in steps:
         arguments: list[tuple[int, int]] = []
-        for name in argument_buffers(step.body):
+        sizes: tuple[Symbol, ...] = ()
+        if isinstance(step, Compute):
+            function = runnables[step.name].address  # type: ignore[attr-defined]
+            buffers = argument_buffers(step.body)
+            sizes = body_sizes(step.body, program.buffers)
+        else:
+            product = multiplied[step.name]
+            function, buffers = product.function, product.buffers
+            arguments.append((NUMBER, ctypes.addressof(product.record)))
+        for name in buffers:
             if name in places:
                 arguments.append((SCRATCH, places[name]))
             elif name in slots:
                 arguments.append((SLOT, slots[name]))
             else:
                 return None
-        arguments += [numbers[symbol] for symbol in body_sizes(step.body, program.buffers)]
+        arguments += [numbers[symbol] for symbol in sizes]
         if len(arguments) > MOST_ARGUMENTS:
             return None
-        found.append((runnables[step.name].address, tuple(arguments)))  # type: ignore[attr-defined]
+        found.append((function, tuple(arguments)))
     return tuple(found)
 
 
@@ -242,7 +199,7 @@ def native_group(
     places, scratch = place_temporaries(group.steps, program.buffers, group.inner)
     slots = {name: number for number, name in enumerate(group.buffers)}
     numbers = {symbol: (INPUT, len(slots) + n) for n, symbol in enumerate(group.sizes)}
-    kernels = _kernels(group.steps, program, runnables, slots, places, numbers)
+    kernels = _kernels(group.steps, program, runnables, slots, places, numbers, {})
     if kernels is None:
         return None
     launched = [step.name for step in group.steps]
@@ -300,30 +257,6 @@ def python_group(
     return launch
 
 
-def place_temporaries(
-    steps: Sequence[Step], buffers: Mapping[str, Buffer], names: Sequence[str]
-) -> tuple[dict[str, int], int]:
-    """Lay out temporaries of constant size in one block: first fit, by lifetime.
-
-    Args:
-        steps: They run in order.
-        buffers: By name.
-        names: Buffers that only these steps write and read.
-
-    Returns:
-        Offset by name, and the size of the block; buffers of symbolic size are left out.
-    """
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for position, step in enumerate(steps):
-        for name in (*step.reads(), *step.writes()):
-            first.setdefault(name, position)
-            last[name] = position
-    sizes = {name: buffer_bytes(buffers[name]) for name in names}
-    known = {name: size for name, size in sizes.items() if size is not None}
-    return first_fit(known, first, last, ALIGNMENT)
-
-
 def _sizes(program: Program, names: Iterable[str]) -> dict[str, int | None]:
     return {name: buffer_bytes(program.buffers[name]) for name in names}
 
@@ -338,13 +271,6 @@ def _constants(values: Sequence[Expr]) -> tuple[int, ...]:
     constants = tuple(value.constant for value in values)
     assert None not in constants  # no symbol is without a source
     return constants  # type: ignore[return-value]
-
-
-def _is_plain(program: Program, value: object) -> bool:
-    """Whether an output is a whole buffer, or the same in every call."""
-    if isinstance(value, TensorRef):
-        return value.is_all_of(program.buffers[value.buffer])
-    return value is None or isinstance(value, (bool, int, float))
 
 
 def _shapes(program: Program, buffers: Sequence[Buffer]) -> Callable[..., Any]:

@@ -52,6 +52,7 @@ class Backend:
     Attributes:
         options: How to compile.
         graphs: Every graph compiled so far, in order.
+        every: The same with those of the parts that others compile.
         clock: When the work that is not the compiler's ended; capture is timed from there.
         builds: Whether kernels are built; where not, they are only written, nothing can be run,
             and whoever asked looks at ``graphs``.
@@ -62,16 +63,27 @@ class Backend:
     # TorchDynamo compares backends by this when a function is compiled twice.
     _torchdynamo_orig_callable = None
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, beside: Backend | None = None) -> None:
+        """Make one.
+
+        Args:
+            options: How to compile.
+            beside: Another one, of whose function this one compiles a part: graphs are numbered
+                together, and kernels have different names.
+        """
         check_without(options.without)
+        if self.builds:
+            native.prepare_memory()
         if self.builds and torch.cuda.is_initialized():
             # what compiles is ready by the time that something is captured
             (options.asked or options.target_for(GPU)).prepare()
         self.options = options
         self.graphs: list[CompiledGraph] = []
         self.clock = time.perf_counter()
-        self._taken: set[str] = set()
-        self._lock = threading.RLock()
+        self.every: list[CompiledGraph] = [] if beside is None else beside.every
+        self._taken: set[str] = set() if beside is None else beside._taken
+        # of the type that threading.RLock() makes, which is a function to the type checker
+        self._lock: Any = threading.RLock() if beside is None else beside._lock
 
     def take(self, names: Iterable[str]) -> None:
         """Give no later kernel one of these names."""
@@ -100,10 +112,11 @@ class Backend:
 
     def _compile(self, captured: GraphCall) -> Callable[..., Any]:
         started, module = time.perf_counter(), captured.module
-        graph = CompiledGraph(f"graph {len(self.graphs)}", module, self.options.keep_inputs)
+        graph = CompiledGraph(f"graph {len(self.every)}", module, self.options.keep_inputs)
         graph.traced = tuple(TracingContext.get_traced_code() or ())
         graph.effects = side_effects()
         self.graphs.append(graph)
+        self.every.append(graph)
         stages = [graph_stage("capture", max(started - self.clock, 0.0), module)]
         put_off = None if self.builds else self.put_off
         orders = Orders(self.options, self._taken, self._lock, put_off)
@@ -118,6 +131,7 @@ class Backend:
             reason = reason_of_failure(captured, error)
             if not reason:
                 self.graphs.remove(graph)
+                self.every.remove(graph)
                 raise
         finally:
             graph.stages = tuple(stages)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._dynamo import utils as dynamo_utils
 
+from fusec.capture.repeated_layers import LAYER
 from fusec.report import GraphBreak, SourceLine
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -42,17 +43,17 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"builtin operator `print`",
         "print runs in Python",
-        "move the print in front of the tensor code or behind it",
+        "move the print before the tensor code or after it",
     ),
     (
         r"builtin operator `(?:str|repr|format)`",
         "a tensor is turned into text",
-        "format it in front of the compiled code or behind it",
+        "format it before the compiled code or after it",
     ),
     (
         r"logging\.Logger method|builtin `_warnings\.warn`",
         "a message is logged in between",
-        "log in front of the tensor code or behind it; loggers may be ignored by"
+        "log before the tensor code or after it; loggers may be ignored by"
         " torch._dynamo.config.ignore_logging_functions.add(...)",
     ),
     (
@@ -80,6 +81,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "torch._dynamo.graph_break() asks for it",
         "remove the call if it is yours",
     ),
+    (LAYER, LAYER, "nothing is to be mended: its one compiled form serves all layers like it"),
     (
         r"compiler\.disable|function `disable`",
         "a function that torch.compiler.disable keeps out of compiled code",
@@ -103,7 +105,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"step_unsupported",
         "Python does something here that TorchDynamo cannot capture",
-        "move the statement in front of the tensor code or behind it",
+        "move the statement before the tensor code or after it",
     ),
 )
 _NOTHING = "nothing: "  # how a hint begins where there is nothing to mend
@@ -112,7 +114,7 @@ _OPTIMIZER = (
     "the optimizer's step is a graph of its own",
     f"{_NOTHING}torch's optimizers begin one themselves",
 )
-_ANY = "what comes before and what comes after is compiled on its own: move the statement to an end"
+_ANY = "what comes before it and what comes after it are compiled apart: move it to either end"
 
 
 def break_marker() -> int:

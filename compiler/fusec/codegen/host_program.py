@@ -100,6 +100,14 @@ class _Writer:
                 self.kernels_read |= set(step.reads())
             elif step.has_unknown_size:
                 self.needed |= set(step.outputs) - {""}
+        # Position of the last step that reads or writes a buffer; an output has none.
+        self.last_use = {
+            name: position
+            for position, step in enumerate(program.steps)
+            for name in (*step.reads(), *step.writes())
+        }
+        for name in program.output_buffers():
+            self.last_use.pop(name, None)
 
     # -- expressions ------------------------------------------------------------------------
 
@@ -196,10 +204,8 @@ class _Writer:
         sizes = [buffer_bytes(self.program.buffers[name]) for name in names]
         if self.traced or not steps or None in sizes or sum(s or 0 for s in sizes) > GROUPED_BYTES:
             return None
-        after = self.program.steps[start + len(steps) :]
-        needed = self.program.output_buffers().union(*(step.reads() for step in after))
-        needed |= {name for step in after for name in step.writes()}
-        inner = [name for name in names if name not in needed and name not in self.names]
+        end = start + len(steps)
+        inner = [n for n in names if self.last_use.get(n, end) < end and n not in self.names]
         symbols = {s: None for step in steps for s in body_sizes(step.body, self.program.buffers)}
         outer = [name for name in names if name not in inner]
         return Group(tuple(steps), tuple(outer), tuple(symbols), tuple(inner))
@@ -263,11 +269,11 @@ class _Writer:
         self.names[name] = identifier(buffer.hint or name, self.taken, "buf")
         return self.names[name]
 
-    def free(self, step: Step, last: Mapping[str, str]) -> None:
+    def free(self, position: int, step: Step) -> None:
         gone = [
             self.names[name]
             for name in dict.fromkeys((*step.reads(), *step.writes()))
-            if last.get(name) == step.name and name in self.names
+            if self.last_use.get(name) == position and name in self.names
         ]
         if gone:
             self.lines.append(f"del {', '.join(gone)}")
@@ -288,12 +294,6 @@ class _Writer:
             text = self.names[source] if dim is None else f"{self.names[source]}.size({dim})"
             self.sizes[symbol] = identifier(symbol.name, self.taken, "s")
             self.lines.append(f"{self.sizes[symbol]} = {text}")
-        last: dict[str, str] = {}
-        for step in program.steps:
-            for name in (*step.reads(), *step.writes()):
-                last[name] = step.name
-        for name in program.output_buffers():
-            last.pop(name, None)
         launched = 0  # steps that the last group has done
         for position, step in enumerate(program.steps):
             group = self.group_at(position) if position >= launched else None
@@ -304,7 +304,7 @@ class _Writer:
                 self.compute(step)
             elif isinstance(step, Extern):
                 self.extern(step)
-            self.free(step, last)
+            self.free(position, step)
         outputs = ", ".join(self.value(v) for v in program.outputs)
         self.lines.append(f"return [{outputs}]")
         body = "\n".join(f"    {line}" for line in self.lines)

@@ -10,7 +10,11 @@ import torch
 from torch import _decomp
 from torch._decomp import get_decompositions
 from torch._decomp.decompositions import pw_cast_for_opmath
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import (
+    is_non_overlapping_and_dense_or_false,
+    make_contiguous_strides_for,
+    suggest_memory_format,
+)
 
 from fusec.graph.refusals.kernels import refusing
 from fusec.graph.refusals.values import value_checking_rules
@@ -132,6 +136,23 @@ def _hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.where((x > -3.0) & (x < 3.0), grad * sixth, 0.0)
 
 
+def _index_fill(operator: torch._ops.OpOverload) -> Callable[..., object]:
+    """Return torch's own, which in 2.11 updates a tensor in place to lay the result out as x."""
+    rule = get_decompositions([operator])[operator]
+
+    def amended(x: torch.Tensor, dim: int, index: torch.Tensor, value: object) -> object:
+        if x.ndim == 0 or x.stride() == make_contiguous_strides_for(x.shape):
+            return rule(x, dim, index, value)
+        order = list(range(x.ndim))  # from the outermost to the innermost in memory
+        if is_non_overlapping_and_dense_or_false(x):
+            order.sort(key=lambda n: (x.stride(n), x.shape[n]), reverse=True)
+        packed = x.permute(order).clone(memory_format=torch.contiguous_format)
+        filled = rule(packed, order.index(dim % x.ndim), index, value)
+        return filled.permute([order.index(n) for n in range(x.ndim)])
+
+    return amended
+
+
 def _nan_to_num(x: torch.Tensor, *numbers: float | None) -> object:
     """Torch's own, which has none for complex tensors; eager does."""
     if x.is_complex():
@@ -166,6 +187,20 @@ def _logarithm_with_number(operator: torch._ops.OpOverload) -> Callable[..., obj
         )
 
     return amended
+
+
+def _vector_norm(
+    x: torch.Tensor,
+    order: float = 2,
+    dim: list[int] | None = None,
+    *rest: object,
+    **options: object,
+) -> object:
+    """Torch's own; in 2.11 that keeps a dimension of one element that is counted from the end."""
+    rule = get_decompositions([aten.linalg_vector_norm.default])[aten.linalg_vector_norm.default]
+    if dim is not None and x.ndim:
+        dim = [each % x.ndim for each in dim]
+    return rule(x, order, dim, *rest, **options)
 
 
 def _view_copy(x: torch.Tensor, shape: list[int]) -> torch.Tensor:
@@ -214,6 +249,9 @@ _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.hardsigmoid_backward.default: _hardsigmoid_backward,
     # torch's own only notes that elements are negated, where kernels read memory.
     aten._neg_view.default: aten.neg.default,
+    aten.index_fill.int_Scalar: _index_fill(aten.index_fill.int_Scalar),
+    aten.index_fill.int_Tensor: _index_fill(aten.index_fill.int_Tensor),
+    aten.linalg_vector_norm.default: _vector_norm,
     aten.nan_to_num.default: _nan_to_num,
     aten.roll.default: _roll,
     aten.silu_backward.default: _silu_backward,

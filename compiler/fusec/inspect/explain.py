@@ -29,6 +29,7 @@ class Explanation(Sectioned):
         breaks: Where capture stopped and Python ran.
         guards: What must stay true for the compiled code to be used again.
         recompiles: Why it was compiled again.
+        layers: What was compiled once for several layers.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Explanation(Sectioned):
     breaks: tuple[GraphBreak, ...]
     guards: tuple[Guard, ...]
     recompiles: tuple[Recompile, ...]
+    layers: tuple[str, ...] = ()
 
     @property
     def saved(self) -> tuple[SavedTensor, ...]:
@@ -47,6 +49,7 @@ class Explanation(Sectioned):
         kernels = sum(len(graph.kernels) for graph in self.graphs)
         count = f"{counted(len(self.graphs), 'graph')}, {counted(kernels, 'kernel')}"
         yield f"{self.name}: {count}, {counted(len(self.breaks), 'graph break')}", []
+        yield "layers compiled once", list(self.layers)
         for graph in self.graphs:
             yield graph.name, list(_graph_lines(graph))
         yield "graph breaks", list(_break_lines(self.breaks))

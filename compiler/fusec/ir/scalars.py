@@ -244,6 +244,8 @@ _form("one_plus_erf_for_bfloat16", "one_plus_erf", _one_plus_erf)
 _form("one_plus_tanh", "", lambda x: 1 + torch.tanh(x))
 _form("exp_for_half", "exp", torch.exp)
 _form("sigmoid_for_half", "sigmoid", torch.sigmoid)
+# Of x <= 0, or NaN: the weights of a softmax.
+_add("exp_nonpositive", 1, FLOATS, reference=torch.exp, cost=10, smooth=True, form_of="exp")
 # Of a number between bounds, ties to even; 0 for NaN.
 _add(
     "nearest_int", 1, FLOAT32, gives=torch.int32,

@@ -86,7 +86,7 @@ def bitwise(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
     """Return a bitwise operation; on bools, the logical one."""
     name = lowering.label.replace("bitwise_left_", "l").replace("bitwise_right_", "r").strip("_")
     if promoted((x, y))[0].is_floating_point:
-        raise NotLowered("eager refuses the bits of fractions", refused=True)
+        raise NotLowered("eager refuses bitwise operations on floating point", refused=True)
 
     def value(a: Node, b: Node) -> Node:
         if a.dtype == torch.bool:

@@ -43,7 +43,8 @@ def _only_element(lowering: Lowering, x: TensorValue, indices: TensorValue) -> T
     """Return what a tensor without dimensions holds, at places that must be its only one."""
 
     def value(index: Index) -> Node:
-        place = ops.checked_place(indices.at(index[: indices.ndim]), Expr.of(1), wrap=False)
+        at = index[: indices.ndim] if index else (Expr.of(0),) * indices.ndim
+        place = ops.checked_place(indices.at(at), Expr.of(1), wrap=False)
         return ops.keeping_checks(x.at(()), (place,))
 
     return lowering.pointwise(value)

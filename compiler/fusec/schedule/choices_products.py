@@ -87,7 +87,7 @@ def may_feed_product(
     if len(consumers) > 1:
         return f"{len(consumers)} kernels read it, one of them as an operand of a matrix product"
     if not set(producer.reads()).isdisjoint(products):
-        return "it belongs into the kernel of the matrix product that it reads"
+        return "it belongs in the kernel of the matrix product that it reads"
     cost = node_cost(producer.nodes())
     inputs = {load.buffer for load in producer.loads()}
     sides = [estimate(axis.size) for axis in consumers[0].body.axes[-2:] if axis.size is not None]

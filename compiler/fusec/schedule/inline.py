@@ -139,7 +139,7 @@ class _Inliner:
         if choices.is_turned_over(body, [c.body for c in computes], buffers):
             return "it is small, and turned over once for all who read it"
         if _belongs_to_its_producer(body, computes, self.program, self.steps):
-            return "it picks from a large result, and belongs into the kernel that makes it"
+            return "it picks from a large result, and belongs in the kernel that makes it"
         return None
 
     def _replace(self, step: Compute, computes: list[Compute], merged: list[Body]) -> None:

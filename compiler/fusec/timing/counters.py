@@ -66,7 +66,8 @@ def count_kernels(graph: TimedGraph, seconds: float = 0.05) -> tuple[Counted, ..
         seconds: For each kernel, about.
     """
     found = []
-    with graph.lock, torch.no_grad(), torch.random.fork_rng(devices=[]):
+    # Calls have their number of threads once they are made.
+    with graph.lock, torch.no_grad(), torch.random.fork_rng(devices=[]), _one_thread():
         for part in graph.parts:
             if part.last_inputs is None:
                 continue
@@ -80,16 +81,15 @@ def count_kernels(graph: TimedGraph, seconds: float = 0.05) -> tuple[Counted, ..
 
 
 def _on_cpu(name: str, call: Callable[[], object], seconds: float) -> Counted:
-    with _one_thread():
-        started = time.perf_counter()
-        call()
-        calls = max(1, min(1000, int(seconds / max(time.perf_counter() - started, 1e-6))))
+    started = time.perf_counter()
+    call()
+    calls = max(1, min(1000, int(seconds / max(time.perf_counter() - started, 1e-6))))
 
-        def run() -> None:
-            for _ in range(calls):
-                call()
+    def run() -> None:
+        for _ in range(calls):
+            call()
 
-        counts = this_system().count(run)
+    counts = this_system().count(run)
     events = {name: count / calls for name, count in counts.events.items()}
     return Counted(name, events, calls, counts.missing)
 

@@ -88,11 +88,13 @@ def step_times(
     with graph.lock, torch.no_grad(), torch.random.fork_rng(devices=[]):
         found: list[tuple[str, Literal["kernel", "extern"], SourceLine | None, Any]] = []
         device = "cpu"
+        alive: list[Sequence[torch.Tensor]] = []  # a call knows where they are, and no more
         for part in graph.parts:
             if part.last_inputs is None:
                 continue
             for step, call, tensors in step_calls(part, externs=externs):
                 device = next((t.device.type for t in tensors), device)
+                alive.append(tensors)
                 if isinstance(step, str):
                     found.append((step, "kernel", None, call))
                 elif not step.is_plumbing:
@@ -122,7 +124,9 @@ def step_calls(
     def launch(name: str, tensors: list[torch.Tensor], sizes: list[int]) -> None:
         runnable = part.kernels[name].runnable()
         given = [clone_strided(tensor) for tensor in tensors]  # as they are before the launch
-        found.append((name, partial(runnable, given, list(sizes)), given))
+        bound = getattr(runnable, "bound", None)
+        call = bound(given, list(sizes)) if bound else partial(runnable, given, list(sizes))
+        found.append((name, call, given))
         runnable(tensors, sizes)
 
     def extern(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -267,7 +267,7 @@ class _Run:
         best = math.inf if self.best is None else self.scores[self.best]
         if prospect.least > _HOPELESS * best:
             times = prospect.least / best
-            return f"takes {times:.1f} times as long as the best at least, by a model of the device"
+            return f"takes at least {times:.1f} times as long as the best, by a model of the device"
         return ""
 
     def over(self) -> str:

@@ -123,7 +123,7 @@ def _check_text(candidate: Candidate, *, trust: bool) -> None:
     odd = _ODD.search(text)
     if odd is not None:
         line = text.count("\n", 0, odd.start()) + 1
-        reason = f"U+{ord(odd.group()):04X} cannot stand in a text"
+        reason = f"U+{ord(odd.group()):04X} is not allowed in a kernel"
         raise Refused(Verdict(False, "compile", reason, line))
     target = find_target(candidate.kernel.target)
     wrong = target.entry_problem(text, source.entry, source.text)
@@ -135,7 +135,7 @@ def _check_text(candidate: Candidate, *, trust: bool) -> None:
         _refuse(probation.crash(text))
         _refuse(binary.source_problem(text, source.text))
     elif text != source.text and isinstance(target, PythonTarget):
-        _refuse(python_text.problem(text))
+        _refuse(python_text.problem(text, target.may_import))
 
 
 def _check(

@@ -37,8 +37,8 @@ _OTHERS = {
     "double-free": ("crash", "frees memory twice"),
     "attempting": ("crash", "frees memory that is not its own, or twice"),
     "bad-free": ("crash", "frees memory that it did not allocate"),
-    "alloc-dealloc-mismatch": ("crash", "frees memory in another way than it got it"),
-    "stack-overflow": ("crash", "has no end of its stack"),
+    "alloc-dealloc-mismatch": ("crash", "frees memory by another function than allocated it"),
+    "stack-overflow": ("crash", "overflows the stack"),
     "SEGV": ("bounds", "reads or writes memory out of bounds"),
     "BUS": ("bounds", "reads or writes memory out of bounds"),
     "FPE": ("crash", "divides an integer by zero"),
@@ -75,7 +75,7 @@ def sanitized(
     """
     found = sanitizers.sanitizers()
     if not found:
-        return None, "not looked at by sanitizers: the compiler has none; g++ and clang have"
+        return None, "not checked by sanitizers: this compiler has none; g++ and clang have them"
     data, watched = bytearray(), []
     for argument, tensor in zip(signature.arguments, case.tensors, strict=True):
         content = _bytes(tensor) if argument.role != "out" else b""

@@ -100,7 +100,7 @@ def bound(
         return f"too small to fill the machine: the call itself takes most of {took}"
     if outside and calls:
         return (
-            f"most of {took} goes by outside of its kernels: in {', '.join(dict.fromkeys(calls))}"
+            f"most of {took} is spent outside of its kernels: in {', '.join(dict.fromkeys(calls))}"
         )
     if share >= 0.5:
         return f"waits for memory: {share:.2f} of a copy"

@@ -36,10 +36,21 @@ def part_note(whole: Timing | None, parts: Mapping[str, Timing]) -> str:
     longer = [name for name, time in parts.items() if time.median > whole.median]
     if not longer:
         return ""
+    kernels = "kernel" if len(longer) == 1 else "kernels"
     return (
-        f"alone {', '.join(longer)} took longer than the whole cell, in another run: "
+        f"{kernels} {', '.join(longer)} alone took longer than the whole cell, in another run: "
         "compare times of one run"
     )
+
+
+def drifted(pairs: Iterable[tuple[Timing | None, Timing | None]]) -> bool:
+    """Return whether the machine was another one in a later run, as far as can be told.
+
+    Args:
+        pairs: The times of the same code in the earlier and in the later run.
+    """
+    known = [(one.median, two.median) for one, two in pairs if one is not None and two is not None]
+    return any(max(pair) > (1 + BUSY) * min(pair) for pair in known)
 
 
 def in_use(run: TuningRun) -> int | None:
@@ -73,6 +84,7 @@ __all__ = [
     "bounds",
     "busy_note",
     "compared",
+    "drifted",
     "gain",
     "in_use",
     "median",

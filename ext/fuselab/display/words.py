@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from fusec.report import OutputError, SourceLine, Timing, Verdict
-from fuselab.display.noise import against, ratio
+from fuselab.display.noise import against, compared, ratio
 
 # What IPython and ipykernel call the code of a cell.
 _CELL_FILE = re.compile(r"<ipython-input-(\d+)-")
@@ -144,9 +145,21 @@ def error_line(verdict: Verdict) -> str:
     return text
 
 
-def time_line(verdict: Verdict) -> str:
-    """Say how fast the checked kernel and its graph are; empty where nothing was timed."""
+def time_line(verdict: Verdict, *, drifted: bool = False) -> str:
+    """Say how fast the checked kernel and its graph are; empty where nothing was timed.
+
+    Args:
+        verdict: Of the check.
+        drifted: Whether the machine was another one when the times were taken that stand beside
+            this line: then only what compares within one run is said.
+    """
     parts = []
+    if drifted and verdict.timing and verdict.generated:
+        parts.append(f"kernel's time: {compared(verdict.timing, verdict.generated, 'generated')}")
+        parts.append(
+            "times left out: this machine is faster or slower than when the cell was timed"
+        )
+        verdict = replace(verdict, timing=None, graph=None)
     if verdict.timing:
         part = f"kernel {duration(verdict.timing.median)}"
         if verdict.generated:
@@ -159,6 +172,8 @@ def time_line(verdict: Verdict) -> str:
             faster = against(verdict.graph, verdict.eager)
             part += f", eager {duration(verdict.eager.median)} ({faster})"
         parts.append(part)
+        if verdict.timing and verdict.timing.median > verdict.graph.median:
+            parts.append("the two were timed in different runs")
     if verdict.seconds:
         parts.append(f"checked in {duration(verdict.seconds)}")
     return "; ".join(parts)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from fusec.target_api.worker import Placed
+from fusec.verify.child import describe_error
 
 FILE = "answer.py"
 CLOCK = "the clock"  # the name of the output that takes the times of calls
@@ -174,9 +175,13 @@ class Answer:
         }
 
     def _values(self) -> Any:
+        """Return what came of each call as a list; of one that raises, which it is and what."""
         found = []
-        for call in self.calls:
-            value = self.function(*call) if callable(self.function) else self.function
+        for number, call in enumerate(self.calls):
+            try:
+                value = self.function(*call) if callable(self.function) else self.function
+            except Exception as error:
+                return {"call": number, **describe_error(error, FILE)}
             found.append(_plain(value))
         return found
 
@@ -188,7 +193,7 @@ def _copy(outputs: Sequence[torch.Tensor], returned: Any) -> None:
         raise WrongShape(f"it returns {len(found)} values, not {len(outputs)}")
     for wanted, value in zip(outputs, found, strict=True):
         if type(value) is not torch.Tensor:
-            raise WrongShape(f"it returns a {type(value).__name__}, not a tensor")
+            raise WrongShape(f"it returns {_kind(value)}, not a tensor")
         shape, dtype = tuple(wanted.shape), str(wanted.dtype).removeprefix("torch.")
         if value.shape != wanted.shape:
             raise WrongShape(f"it returns shape {tuple(value.shape)}, not {shape}")
@@ -196,6 +201,11 @@ def _copy(outputs: Sequence[torch.Tensor], returned: Any) -> None:
             mine = str(value.dtype).removeprefix("torch.")
             raise WrongShape(f"it returns {mine}, not {dtype}")
         wanted.copy_(value)
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"
 
 
 def _plain(value: Any) -> Any:
@@ -208,7 +218,7 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise WrongShape(f"it returns a {type(value).__name__}, which is no number, text or list")
+    raise WrongShape(f"it returns {_kind(value)}, which is no number, text or list")
 
 
 def _several(returned: Any) -> list[torch.Tensor]:

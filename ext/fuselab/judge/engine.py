@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from fuselab.judge.answer_worker import REPORT
 from fuselab.judge.cases import Asked
 from fuselab.judge.cpp_rules import broken_cpp_rule
 from fuselab.judge.rules import BrokenRule, broken_rule, broken_triton_rule, forbidden_operator
-from fuselab.judge.speed import measure
+from fuselab.judge.speed import is_busy, measure
 from fuselab.judge.task import (
     CppTask,
     FunctionTask,
@@ -41,6 +40,7 @@ from fuselab.judge.trial import (
     modules_for,
     named,
     prepare_modules,
+    raised,
     read_text,
     run,
     text_area,
@@ -119,6 +119,9 @@ def _python(task: PythonTask, text: str) -> AnswerVerdict:
     if outcome.finding is not None:
         raise _Ended("runs", outcome.finding.reason, outcome.finding.line)
     results = read_text(outcome.runs[0][0].outputs[0])
+    if isinstance(results, dict):
+        at = "it" if task.after else task.shown(task.entry, calls[results["call"]])
+        raise _Ended("runs", f"{at} {raised(results)}", results["line"])
     wrong = task.check(calls, results)
     if wrong:
         raise _Ended("right", wrong)
@@ -250,16 +253,7 @@ def _patiently(
 def _may_be_busy(outcome: AnswerOutcome) -> bool:
     """Whether it ran out of time, and others want the machine as well."""
     timed_out = outcome.finding is not None and outcome.finding.stage == "timeout"
-    return timed_out and _is_busy()
-
-
-def _is_busy() -> bool:
-    """Whether more wants to run here than there are processors; False where nobody says."""
-    load = getattr(os, "getloadavg", None)
-    try:
-        return load is not None and load()[0] > (os.cpu_count() or 1)
-    except OSError:
-        return False
+    return timed_out and is_busy()
 
 
 def _operand_names(task: TensorTask, inputs: int, outputs: int) -> tuple[list[str], list[str]]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy
 import torch
 
-from fusec.timing.limits import copy_time
+from fusec.timing.measure import PRECISION, interleave
 from fusec.verify.layout import Case
 from fuselab.judge import cases as judge_cases
 from fuselab.judge.answer_worker import CLOCK, POKES, SEEN, WATCHED, change, places_in
@@ -19,6 +21,8 @@ from fuselab.judge.task import TensorTask
 from fuselab.judge.trial import AnswerOutcome, AnswerProgram, named, run
 
 _ROUNDS = 3
+_FASTEST = 10  # copies that no kernel is faster than
+_COPYING = 0.03  # seconds of copies in a round
 _CLEAR_ROUNDS = 2  # where these say the same, and by far
 _FAR = 1.3
 _SECONDS = 0.06  # of calls in a round
@@ -74,12 +78,12 @@ def measure(
     theirs: list[float] = []
     copies: list[float] = []
     beyond: list[float] = []
-    limit = task.limits.factor
-    for number in range(_MOST_ROUNDS):
-        if number >= _ROUNDS and not _unsure(own, theirs, limit):
-            break
-        if number >= _CLEAR_ROUNDS and _clear(own, theirs, limit):
-            break
+    asked = [
+        (times, limit)
+        for times, limit in ((theirs, baseline and task.limits.factor), (copies, task.limits.share))
+        if limit
+    ]
+    while not _enough(own, asked, shared=bool(task.limits.share)):
         for program, times in ((answer, own), (baseline, theirs)):
             if program is None:
                 continue
@@ -95,13 +99,17 @@ def measure(
                     return Speed(quick or 1.0, None, 0.0, problem)
                 beyond.append(_unexplained(outcome, inputs, total, len(times_of)))
             times.append(quick)
-        copies.append(copy_time(moved).low)
+        copies.append(_copy(moved))
     # A busy machine makes a round slow; who hides work or changes the clock does so in each.
     if min(beyond) > 0:
         return Speed(min(own) or 1.0, None, 0.0, _HIDDEN.format(min(beyond)))
     seconds = min(own)
+    for _ in range(_MOST_ROUNDS):  # copies that had to wait say nothing about the answer
+        if min(copies) <= _FASTEST * seconds:
+            break
+        copies.append(_copy(moved))
     share = min(copies) / seconds if seconds else math.inf
-    if share > 10:
+    if share > _FASTEST:
         return Speed(seconds, None, share, "it is faster than its inputs can be read")
     return Speed(seconds, min(theirs) if theirs else None, share)
 
@@ -147,19 +155,58 @@ def _round(
     return outcome, times[times > 0]
 
 
-def _unsure(own: Sequence[float], theirs: Sequence[float], limit: float | None) -> bool:
+def _copy(moved: int) -> float:
+    """Return the seconds of a copy that moves so many bytes.
+
+    By all threads, or by one if that is quicker: on a busy machine threads wait for processors.
+    """
+    source = torch.zeros(max(moved // 8, 1))
+    target = torch.empty_like(source)
+    one, other = source.numpy(), target.numpy()
+    ways = {"threads": lambda: target.copy_(source), "one": lambda: numpy.copyto(other, one)}
+    times = interleave(ways, seconds=2 * _COPYING, device="cpu", precision=PRECISION)
+    return min(each.low for each in times.values())
+
+
+def is_busy() -> bool:
+    """Whether more wants to run here than there are processors; False where nobody says."""
+    load = getattr(os, "getloadavg", None)
+    try:
+        return load is not None and load()[0] > (os.cpu_count() or 1)
+    except OSError:
+        return False
+
+
+def _enough(
+    own: Sequence[float], asked: Sequence[tuple[Sequence[float], float]], *, shared: bool
+) -> bool:
+    """Whether the rounds so far say enough.
+
+    Args:
+        own: Of each round, the answer's seconds.
+        asked: Others' seconds likewise, with how many times as fast as they the answer has to be.
+        shared: Whether it has to share its work among threads.
+    """
+    rounds = len(own)
+    if rounds < _CLEAR_ROUNDS or rounds >= _MOST_ROUNDS:
+        return rounds >= _MOST_ROUNDS
+    # Threads that wait for a processor say nothing; in another round there may be one for each.
+    if shared and is_busy() and any(min(times) < limit * min(own) for times, limit in asked):
+        return False
+    if rounds < _ROUNDS:
+        return bool(asked) and all(_clear(own, *each) for each in asked)
+    return not any(_unsure(own, *each) for each in asked)
+
+
+def _unsure(own: Sequence[float], others: Sequence[float], limit: float) -> bool:
     """Whether rounds say different things about the limit."""
-    if limit is None or not theirs:
-        return False
-    said = {other >= limit * mine for mine, other in zip(own, theirs, strict=True)}
-    return len(said) > 1 or (min(theirs) >= limit * min(own)) not in said
+    said = {other >= limit * mine for mine, other in zip(own, others, strict=True)}
+    return len(said) > 1 or (min(others) >= limit * min(own)) not in said
 
 
-def _clear(own: Sequence[float], theirs: Sequence[float], limit: float | None) -> bool:
+def _clear(own: Sequence[float], others: Sequence[float], limit: float) -> bool:
     """Whether every round is far from the limit, on the same side of it."""
-    if limit is None or not theirs:
-        return False
-    ratios = [other / mine / limit for mine, other in zip(own, theirs, strict=True)]
+    ratios = [other / mine / limit for mine, other in zip(own, others, strict=True)]
     return min(ratios) > _FAR or max(ratios) < 1 / _FAR
 
 
@@ -205,4 +252,4 @@ def _problem(
     return ""
 
 
-__all__ = ["Speed", "measure"]
+__all__ = ["Speed", "is_busy", "measure"]

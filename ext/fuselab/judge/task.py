@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fusec.verify.inputs import Kind
+from fuselab.judge.calls import call_text
 
 Inputs = Callable[[torch.Generator, int], Sequence[torch.Tensor]]
 Reference = Callable[..., Any]
@@ -161,6 +162,7 @@ class PythonTask(Task):
         imports: Modules that answers may import besides the usual ones.
         after: Python that stands after the answer and defines ``run``, which is called in place of
             what the answer defines; empty for none.
+        shown: Writes a call, from a name and arguments, for a verdict.
     """
 
     calls: Callable[[random.Random], list[list[Any]]] = field(kw_only=True)
@@ -168,6 +170,7 @@ class PythonTask(Task):
     provides: str = ""
     imports: tuple[str, ...] = ()
     after: str = ""
+    shown: Callable[[str, list[Any]], str] = call_text
 
 
 __all__ = [

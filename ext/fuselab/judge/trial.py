@@ -217,11 +217,18 @@ def _finding(reply: Message, signature: Signature, case: Case) -> Finding:
             if kind == "FrontEndRefusal":
                 line, said = json.loads(message)
                 return Finding("compile", f"Triton refuses it: {said}", line)
-            return Finding("runs", f"it raises {kind}: {message[:300]}", result["line"])
+            return Finding("runs", f"it {raised(result)}", result["line"])
     found = words.finding(reply, signature, case.shapes)
     if found is None:
         return Finding("runs", "it did not come to its end")
     return replace(found, reason=f"it {found.reason}")
+
+
+def raised(report: Message) -> str:
+    """Return in words which exception a report is of."""
+    said = ": ".join(filter(None, (report["type"], report["message"][:300])))
+    alone = "; an answer stands alone: it has to define all that it uses"
+    return f"raises {said}{alone if report['type'] == 'NameError' else ''}"
 
 
 def _exprs(numbers: Sequence[int]) -> tuple[Expr, ...]:
@@ -245,6 +252,7 @@ __all__ = [
     "modules_for",
     "named",
     "prepare_modules",
+    "raised",
     "read_text",
     "run",
     "text_area",

@@ -25,7 +25,8 @@ PRINT_STYLE = (
     "<style>@media print { .jp-InputArea pre, .jp-InputArea .highlight, .jp-InputArea .cm-line "
     "{ white-space: pre-wrap !important; overflow-wrap: anywhere; overflow: visible; "
     "font-size: 10px } .jp-OutputArea [style*='white-space:pre;font:inherit'] "
-    "{ white-space: pre-wrap !important; overflow-wrap: anywhere } }</style>"
+    "{ white-space: pre-wrap !important; overflow-wrap: anywhere } "
+    ".jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere } }</style>"
 )
 _MOST = 1 << 22  # bytes of a hand-in
 _EDIT = ("kernel", "target", "state", "reason", "text")  # what a hand-in has of an edit

@@ -60,7 +60,11 @@ class ReportMagics(SessionMagics):
         help="One subject in full, instead of the result: " + ", ".join(SUBJECTS) + ".",
     )
     @argument("--stage", metavar="NAME", help="Print one stage's text: fx, aten, asm, ptx ...")
-    @argument("--draft", action="store_true", help="All that stands in the way, with its mend.")
+    @argument(
+        "--draft",
+        action="store_true",
+        help="Everything that stands in the way, and how to mend it.",
+    )
     @argument("--panel", action="store_true", help="Show the live workbench below it.")
     def fuse_report(self, line: str) -> None:
         """Show a cell's result again, with times of the kernels now in use.

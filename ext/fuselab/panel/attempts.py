@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fusec.report import Timing, Verdict
 from fusec.tunables import read_tunables
-from fuselab.display import noise, words
+from fuselab.display import noise
 
 MOST_BARS = 8
 
@@ -37,11 +37,10 @@ class Attempt:
         if not self.verdict.ok:
             return f"{clock}  {self.label}: refused ({self.verdict.stage})"
         line = f"{clock}  {self.label}: passed"
-        if self.verdict.timing is not None:
-            line += f", {words.duration(self.verdict.timing.median)}"
-            if self.verdict.generated is not None:
-                times = self.verdict.timing, self.verdict.generated
-                line += f", {noise.compared(*times, 'generated')}"
+        # Each has run beside the generated text; their times are of different runs.
+        if self.verdict.timing is not None and self.verdict.generated is not None:
+            times = self.verdict.timing, self.verdict.generated
+            line += f", {noise.compared(*times, 'generated')}"
         return line
 
 
@@ -71,15 +70,13 @@ def label_of(text: str, generated: str, number: int) -> str:
     return " ".join(changed) if changed else f"edit {number}"
 
 
-def bars(known: list[Attempt]) -> list[tuple[str, Timing | None]]:
-    """Return what to draw: the generated text's time, then those that passed, the latest last."""
-    passed = [each for each in known if each.verdict.ok and each.verdict.timing is not None]
-    if not passed:
-        return []
-    latest: dict[str, Timing | None] = {}
-    for each in passed:
-        latest.pop(each.label, None)
-        latest[each.label] = each.verdict.timing
+def bars(known: list[Attempt]) -> list[tuple[str, Timing, Timing]]:
+    """Return what to draw: each edit that passed, its time and the generated one's beside it."""
+    latest: dict[str, tuple[Timing, Timing]] = {}
+    for each in known:
+        own, generated = each.verdict.timing, each.verdict.generated
+        if each.verdict.ok and own is not None and generated is not None:
+            latest.pop(each.label, None)
+            latest[each.label] = own, generated
     latest.pop("generated", None)
-    found: list[tuple[str, Timing | None]] = [("generated", passed[-1].verdict.generated)]
-    return found + list(latest.items())[-MOST_BARS:]
+    return [(label, *times) for label, times in latest.items()][-MOST_BARS:]

@@ -84,7 +84,7 @@ def cell_function(
     plan = cell.plan
     if plan is None or plan.defines:
         raise NotPackaged(
-            f"{cell.name} defines functions: nobody knows which call is meant",
+            f"{cell.name} defines functions, and does not say which call to package",
             "name one: fusec.package(FUNCTION.fused, [(x, y)], 'name.fuse')",
         )
     if len(plan.segments) != 1 or plan.segments[0].kind != "fused":

@@ -30,10 +30,12 @@ import torch
 # `torch.relu(x * 2 + 1)` is three operators. PyTorch runs them one after the other ("eager"): each
 # reads its whole input from memory and writes its whole result there. For ten million `float32`
 # numbers, that is three times 80 MB. One loop could read a number, do all three things with it while
-# it is in a register, and write it: 80 MB in all.
+# it is in a register, and write it: 80 MB in all. Such a loop, compiled, is a *kernel*; making one kernel of
+# several operators is called *fusing* them.
 #
-# What will `%%fuse` make of it? Say so, then run the cell. `%%predict` builds nothing and runs
-# nothing: it shows your guess beside what will be.
+# What will `%%fuse`, which compiles a cell, make of it? Say so, then run the cell: after `%%predict` stands
+# your guess, how many kernels there will be and what they read and write. `%%predict` builds nothing and
+# runs nothing: it shows your guess beside what will be.
 
 # %%
 x = torch.randn(1_000_000)
@@ -81,7 +83,8 @@ def softmax_bytes(rows, columns):
     return 4 * (largest + shifted + e + total + result), 4 * 2 * n
 
 # %% [markdown]
-# Now measure. `%%fuse` compiles the five operators, and times them one by one ("eager") beside that.
+# Now measure. `%%fuse` compiles the five operators, and times them one by one ("eager") beside that
+# (`--no-check` leaves out comparing the two results, which is done otherwise).
 # The *ratio of times* should be the *ratio of bytes* at least, as long as the tensors fit in no cache.
 # It can be more: eager also asks the system for new memory for each of its results.
 
@@ -111,9 +114,14 @@ result = e / total
 # %% [markdown]
 # ## 3. One kernel
 #
-# The function below is right, and becomes more than one kernel. Run it as it is; then
-# `%predict normalize(x)` says why. Mend it: one kernel, no graph break, every number read once and written once. Computing it with the
-# operator that does just this would be no fun, and is not allowed.
+# A compiler has to know what a function does before it runs. Where Python asks for a number out of a
+# tensor, the graph of operators that it has seen so far ends, and Python goes on: a *graph break*. What stands
+# before it and what stands after it share no kernel.
+#
+# The function below is right, and becomes more than one kernel. Run it as it is; then type
+# `%predict normalize(x)` into a cell of its own, which says why. Mend it: one kernel, no graph break, every
+# number read once and written once. Computing it with the operator that does just this would be no fun, and
+# is not allowed.
 
 # %% tags=["solution"]
 # %%task lab01.normalize

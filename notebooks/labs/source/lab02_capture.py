@@ -204,5 +204,5 @@ for way in WAYS:
 # %% [markdown] tags=["teacher"]
 # **For teachers.** 15, 4, 6, 5 and 8 minutes. Common mistakes: `2 * x` and `3 - x` are forgotten, or the inputs
 # of `__rsub__` are the wrong way round; a branch that raises is taken for silence; a graph is counted where
-# nothing waits. The table holds for torch 2.13 (a test does it all); lazy tensors are missing in some builds,
+# nothing waits. The table holds for torch 2.11 and 2.13 (a test does it all); lazy tensors are missing in some builds,
 # and are said to be.

@@ -78,8 +78,16 @@ print(interpret(value, [2, 2], {"x": [[1, 2], [3, 4]], "y": [-2, 10]}))
 # ## 2. Lowering pointwise operators
 #
 # Of each tensor keep its shape and a function from indices to a value. An operator's function calls
-# those of its inputs; nothing is stored in between, so everything is fused. The only thing to think
-# about is broadcasting: where an input has size 1, its index is 0, whatever the result's index is.
+# those of its inputs; nothing is stored in between, so everything is fused. Of `relu(x)` by hand:
+
+# %%
+shape, x_at = [2, 3], lambda index: ["load", "x", index]
+relu_at = lambda index: ["relu", x_at(index)]  # of the same shape
+print(relu_at(["i0", "i1"]))
+
+# %% [markdown]
+# `lower` does that for a whole program, step by step, and calls the last step's function at the end. The only
+# thing to think about is broadcasting: where an input has size 1, its index is 0, whatever the result's index is.
 
 # %% tags=["solution"]
 # %%task lab05.pointwise
@@ -120,7 +128,8 @@ print(lower(program))
 # ## 3. Views are indices
 #
 # `x.T`, `x.flip(0)`, `x[1::2]`: none of them computes anything. In eager a view is cheap since it shares
-# the memory (but `flip` copies); here all of them are free, for a view only *changes the question*.
+# the memory (but `flip` copies); here all of them are free, for a view only *changes the question*. (An answer
+# stands alone: take along from part 2 what it needs.)
 
 # %% tags=["solution"]
 # %%task lab05.views
@@ -186,7 +195,8 @@ print(lower(program))
 #
 # ## 4. Reductions
 #
-# A sum is a loop within an element. It takes an index that the result does not have.
+# A sum is a loop within an element. It takes an index that the result does not have: `["sum", "r0", 3, value]`
+# adds up the value for `r0` = 0, 1 and 2.
 
 # %% tags=["solution"]
 # %%task lab05.sums
@@ -303,8 +313,8 @@ def text(value, shapes):
 # %%
 import torch
 
-print(text(value, {"x": [200, 300], "y": [300]}))
-x, y = torch.randn(200, 300), torch.randn(300)
+print(text(value, {"x": [2000, 300], "y": [300]}))
+x, y = torch.randn(2000, 300), torch.randn(300)
 
 # %%
 # %%fuse --target plain --no-check --name mine --out r

@@ -97,7 +97,8 @@ def bytes_saved(graph, a, b):
 # ## 4. A mini fuser
 #
 # Now put groups together: the best legal pair first, until none saves anything. This is what real
-# compilers do ("greedy"); finding the very best plan takes exponential time.
+# compilers do ("greedy"); finding the very best plan takes exponential time. A kernel reads each tensor that
+# it uses and does not yield itself once, and writes what it yields and somebody outside of it wants.
 #
 # Mind that two *groups* can wait for each other even if neither goes round by itself: one yields
 # what the other reads, and the other way round. After each step there must be an order in which the
@@ -181,7 +182,7 @@ def expression(graph, name):
 # %%
 import torch
 
-x, y = torch.randn(1000), torch.randn(1000)
+x, y = torch.randn(1_000_000), torch.randn(1_000_000)
 
 # %%
 # %%fuse --target plain --no-check --name mine --out r

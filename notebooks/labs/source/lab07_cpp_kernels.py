@@ -7,15 +7,16 @@
 # ---
 
 # %% [markdown]
-# # Lab 7: C++ kernels: order, accumulators, tiles
+# # Lab 7: C++ kernels: order, accumulators, tiles, threads
 #
-# Four kernels by hand. Each begins with loops that anyone would write, and becomes several times as
+# Five kernels by hand. Each begins with loops that anyone would write, and becomes several times as
 # fast by one idea. About 45 minutes; it needs a C++ compiler, and no GPU.
 #
-# A kernel is a C++ function that gets pointers and sizes and returns 0. Yours is compiled with `-O3`
-# for this processor and with OpenMP, runs in a process of its own between pages of memory that
-# nobody may touch, on several sizes, with one thread and with several; whatever goes wrong there
-# does not take the notebook down.
+# A kernel is a C++ function that gets pointers and sizes and returns 0. `const float* x` points to the
+# first number of an input, so that `x[i]` is number `i`; `out` points to memory for the results. The last
+# argument, `threads`, is for part 5. Yours is compiled with `-O3` for this processor and with OpenMP, runs
+# in a process of its own between pages of memory that nobody may touch, on several sizes, with one thread
+# and with several; whatever goes wrong there does not take the notebook down.
 
 # %%
 # In a notebook service that has no Fuselab yet: %pip install fuselab
@@ -31,7 +32,7 @@ import torch
 # `--target plain` writes one loop nest a kernel, and nothing that would only make it faster.
 
 # %%
-x = torch.randn(1000)
+x = torch.randn(1_000_000)
 
 # %%
 # %%fuse --target plain --no-check --name mine
@@ -130,6 +131,44 @@ extern "C" int transpose(const float* x, float* out, int64_t rows, int64_t cols,
 }
 
 # %% [markdown]
+# ## 5. Vectors, threads, and the roofline
+#
+# How much is there to gain at all? No kernel is quicker than its bytes: that is the roofline of lab 1, and
+# a copy of as many bytes shows where it is on this machine. The kernel below computes the length of each
+# row. It does next to nothing with what it reads, and still reaches a few percent of a copy's speed: the
+# roofline promises ten times or more. Two lines of OpenMP get you near, each before a loop (which one?):
+#
+# - `#pragma omp simd reduction(+ : sum)`: the compiler may keep several sums in a vector, as you did by
+#   hand in part 3, and add them up at the end;
+# - `#pragma omp parallel for num_threads(threads)`: the loop's turns are shared among that many threads.
+#   What is declared within the loop is each turn's own. What is declared before it is everybody's: two
+#   threads that add to it overwrite each other's sums.
+#
+# Reach half the speed of a copy. With two cores or more that takes both.
+
+# %% tags=["solution"]
+# %%task lab07.lengths
+#include <cmath>
+#include <cstdint>
+
+extern "C" int lengths(const float* x, float* out, int64_t rows, int64_t cols,
+    int64_t threads)
+{
+    #pragma omp parallel for num_threads(threads)
+    for (int64_t i = 0; i < rows; ++i) {
+        float sum = 0.0f;
+        #pragma omp simd reduction(+ : sum)
+        for (int64_t j = 0; j < cols; ++j) sum += x[i * cols + j] * x[i * cols + j];
+        out[i] = std::sqrt(sum);
+    }
+    return 0;
+}
+
+# %% [markdown]
+# The verdict says both: how many times as fast as the plain loops it is, and how much of the roofline that
+# is. What is left is no matter of arithmetic any more: only fewer bytes would make it faster.
+
+# %% [markdown]
 # ## And the compiler?
 #
 # `%%fuse` writes such kernels, with vectors and threads where they pay. Read one, and beat it with
@@ -179,7 +218,8 @@ except MiniError as missing:
 # %progress 7
 
 # %% [markdown] tags=["teacher"]
-# **For teachers.** 5, 10, 15 and 15 minutes. Times are taken in turns with the kernel that the task
+# **For teachers.** 5, 9, 11, 12 and 8 minutes. Times are taken in turns with the kernel that the task
 # starts from, in the same run, so that a slow machine is slow for both; `%%task --untimed` leaves
 # them out. Common mistakes: the end of the loop where `n` is no multiple of the block; `out[j]` is
-# not set to zero first (memory begins as NaN here); `v > 0 ? v : 0` turns NaN into 0.
+# not set to zero first (memory begins as NaN here); `v > 0 ? v : 0` turns NaN into 0; in part 5 the inner
+# loop is shared among threads, which start and wait once a row.

@@ -29,9 +29,13 @@ import torch
 # ## 1. Programs and masks
 #
 # In the kernel below, `tl.program_id(0)` is the program's number and `i` is a block of 16 numbers, its
-# *lanes*. `x` is the address of the first element, so `x + i` are 16 addresses. Run it as it is: 103
-# elements take seven programs, and the last one has more lanes than elements. A GPU would not say so; it
-# would read what lies there, and overwrite it. Give the load and the store a mask.
+# *lanes*. `x` is the address of the first element, so `x + i` are 16 addresses: `tl.load` reads them all,
+# `tl.store` writes them all, and arithmetic on blocks works lane by lane. `scale` is what one calls:
+# `scale_kernel[(7,)](...)` starts seven programs.
+#
+# Run it as it is: 103 elements take seven programs, and the last one has more lanes than elements. A GPU would
+# not say so; it would read what lies there, and overwrite it. Give the load and the store a mask: a block of
+# truth values, such as `i < n`, that says which lanes take part.
 
 # %% tags=["solution"]
 # %%task lab08.scale
@@ -69,6 +73,9 @@ programs(scale, x, out) if TRITON else "there is no Triton here"
 # The softmax of a row needs the whole row, so a program takes one. Blocks have a power of two of lanes;
 # a row of 77 numbers takes 128, and 51 of them are masked. What a masked lane gets is *undefined* unless
 # `other=` says what it is (here it is NaN, so that you see it). Load the row once, store it once.
+#
+# What you need: `tl.exp(v)` works lane by lane; `tl.max(v, 0)` and `tl.sum(v, 0)` make one number of a block.
+# A softmax takes the row's largest number off first, so that no exponential overflows.
 
 # %% tags=["solution"]
 # %%task lab08.softmax
@@ -123,7 +130,8 @@ programs(transpose, x, out) if TRITON else "there is no Triton here"
 # ## 4. A loop over blocks
 #
 # A row may be longer than a block that a processor can hold. Then the program goes over it, block by
-# block, with a block of sums that it adds up at the end.
+# block, with a block of sums that it adds up at the end. `tl.zeros([BLOCK], tl.float32)` is a block to begin
+# with; a `for` over `range(...)` is a loop as in Python.
 
 # %% tags=["solution"]
 # %%task lab08.norms

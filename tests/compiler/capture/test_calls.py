@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten
 
 import fusec
 from fusec.call import native
-from fusec.call.native_program import place_temporaries
+from fusec.call.native_layout import place_temporaries
 from support.calls import add_relu, native_part, same, short, strict_calls, tensors
 
 __all__ = ["native_part", "strict_calls"]  # fixtures of every test here

@@ -289,7 +289,7 @@ TRITON_WRONG = {
     "unknown name": (("value * 2.0", "valeu * 2.0"), "compile", "valeu"),
     "too few programs": (("triton.cdiv(n, BLOCK)", "n // BLOCK"), "wrong", "unwritten"),
     "parameters": (("def launch(x, out, n)", "def launch(out, x, n)"), "signature", "must keep"),
-    "import": (("import torch", "import os"), "signature", "imports os"),
+    "import": (("import torch", "import os"), "unsafe", "imports os"),
     "no launch": (("def launch", "def start"), "signature", "launch(...) is missing"),
     "not jit": (("@triton.jit\n", ""), "signature", "@triton.jit"),
     "endless": (
@@ -383,7 +383,7 @@ def test_updated_argument():
 def test_what_is_no_text(character):
     verdict = vk.check(vk.cpp() + f"// one\n// {character}\n")
     assert (verdict.ok, verdict.stage) == (False, "compile")
-    assert verdict.reason == f"U+{ord(character):04X} cannot stand in a text"
+    assert verdict.reason == f"U+{ord(character):04X} is not allowed in a kernel"
     assert verdict.line == vk.cpp().count("\n") + 2
 
 

@@ -70,7 +70,7 @@ def test_a_compiler_without(monkeypatch):
     monkeypatch.setattr(sanitizers, "sanitizers", lambda: ())
     _, found, words = look("")
     assert found is None
-    assert words == "not looked at by sanitizers: the compiler has none; g++ and clang have"
+    assert words == "not checked by sanitizers: this compiler has none; g++ and clang have them"
 
 
 def test_a_compiler_with_half_of_it():

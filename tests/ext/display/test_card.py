@@ -195,7 +195,7 @@ class TestBytes:
         small = Timing(1e-5, 1e-5, 1e-5, 9, "")
         assert "too small" in bound(Traffic(3, 1, 1, 1e-6, 1e-6, 0), small)
         said = bound(Traffic(3, 1, 1, 1e-6, 1e-6, 0), time, {"softmax": small}, ["aten.topk"])
-        assert said == "most of 1.00 ms goes by outside of its kernels: in aten.topk"
+        assert said == "most of 1.00 ms is spent outside of its kernels: in aten.topk"
         assert bound(None, time) == bound(Traffic(3, 1, 1, 1.0, 1.0, 0), None) == ""
 
     def test_its_words_are_explained(self, cell: FusedCell) -> None:

@@ -21,14 +21,16 @@ from fuselab.display.pages.tuning import effect_rows
 from fuselab.display.plots import figures, search
 from fuselab.display.plots.cell import cell_figure
 from fuselab.panel.attempts import attempt
-from fuselab.panel.context import CellFacts
+from fuselab.panel.context import CellFacts, Checked
 from fuselab.panel.tabs.tuning import progress_line, ranking_table
-from fuselab.panel.workbench import head_line
+from fuselab.panel.workbench import Workbench, head_line
 from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
 from fuselab.session.session import Session
 from support.cell_fake import FakeCompiler
+from support.panel_fake import FakeCell
 
+TIME = re.compile(r"\d (?:s|ms|µs|ns)\b")
 SAID = re.compile(r"\d[\d.]*× (?:faster|slower)|the same|not told apart")
 
 
@@ -75,16 +77,20 @@ def test_a_comment_does_not_make_a_kernel_slower() -> None:
     assert "slower" not in words.time_line(verdict)
 
 
-@settings(max_examples=25, deadline=None)
-@given(timings(), timings(), timings(), timings())
-def test_views_of_a_cell_agree(eager: Timing, fused: Timing, alone: Timing, edit: Timing) -> None:
+@settings(max_examples=12, deadline=None)
+@given(timings(), timings(), timings(), timings(), timings())
+def test_views_of_a_cell_agree(
+    eager: Timing, fused: Timing, alone: Timing, edit: Timing, generated: Timing
+) -> None:
     cell = _cell()
     cell.eager, cell.fused = eager, fused
     (kernel,) = cell.kernels.values()
     cell.kernel_times = {kernel.name: alone}
-    verdict = Verdict(True, "passed", "same", timing=edit, generated=alone)
+    verdict = Verdict(True, "passed", "same", timing=edit, generated=generated)
     kernel.last_verdict = verdict
     facts = CellFacts(cell.kernels, eager, fused, {}, cell.kernel_times, None)
+    edits = [(kernel.name, generated, edit)]
+    shown = [words.duration(time.median) for time in (eager, fused, alone)]
     wanted = said(noise.against(fused, eager))
     summary = cell.summary()
     views = [
@@ -97,15 +103,23 @@ def test_views_of_a_cell_agree(eager: Timing, fused: Timing, alone: Timing, edit
     ]
     for view in views:
         assert said(view) == wanted, view
-    wanted = said(noise.against(edit, alone))
+    wanted = said(noise.against(edit, generated))
     views = [
         attempt([], kernel.source, verdict, kernel.generated.text)[0].line,
         words.time_line(verdict).partition("checked in")[0],
         next(row[2] for row in time_rows(facts) if "text checked" in row[0]),
-        in_figure(figures.edit_figure([("generated", alone), ("edited", edit)])),
+        in_figure(figures.edit_figure([("generated", generated), ("edited", edit)])),
+        in_figure(figures.attempts_figure([("edited", edit, generated)])),
     ]
     for view in views:
         assert said(view) == wanted, view
+    # Times of two runs do not stand side by side: a kernel has one, its checked text none.
+    for view in (timings_page(cell).text, in_figure(cell_figure(eager, fused, edits=edits))):
+        lines = [line for line in re.split(r"\n| \| ", view) if "text checked" in line]
+        assert not [line for line in lines if TIME.search(line)], view
+        for time in (edit, generated):
+            text = words.duration(time.median)
+            assert text in shown or not re.search(rf"\b{re.escape(text)}", view), view
     # A part that took longer than its whole is spoken of, and so is a noisy machine: once.
     for view in (cell.text(), cell.html(), timings_page(cell).text):
         flat = " ".join(view.split())
@@ -168,3 +182,59 @@ def _cell() -> FusedCell:
     cell, program = session.prepare("y = x * 2\n", CellOptions(), Frontend())
     session.run(cell, program)
     return cell
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.tuples(timings(), timings(), timings()),
+    st.tuples(timings(), timings(), timings(), timings()),
+    st.booleans(),
+)
+def test_a_check_beside_the_head_of_its_panel(
+    known: tuple[Timing, ...], checked: tuple[Timing, ...], changed: bool
+) -> None:
+    """What a check says stands below the cell's own times, which are of another run."""
+    panel = _panel()
+    bench, (eager, fused, alone) = panel.bench, known
+    name, kernel = bench.selected, bench.kernel
+    assert kernel is not None
+    own, generated, graph, beside = checked
+    verdict = Verdict(True, "passed", "same", None, (), own, generated, graph, beside)
+    text = kernel.source.replace("UNROLL = 2", "UNROLL = 4") if changed else kernel.source
+    bench.facts = CellFacts(bench.facts.kernels, eager, fused, {}, {name: alone}, None)
+    bench.drafts = {name: text} if changed else {}
+    bench.checked = {name: Checked(text, verdict)}
+    bench.attempts[name] = attempt([], text, verdict, kernel.generated.text)
+    bench.changed()
+    view = html.unescape(panel.tab("Kernels").verdict.value)
+    view = " ".join(re.sub("<[^>]+>", " ", view).split())
+    given = {word: _seconds(view, word) for word in ("Kernel", "generated", "whole graph", "eager")}
+    pairs = [(given["eager"], eager), (given["generated"], alone)]
+    pairs += [] if changed else [(given["whole graph"], fused), (given["Kernel"], alone)]
+    for found, other in pairs:
+        assert found is None or 0.79 < found / other.median < 1.26, (view, known)
+    if None not in (given["Kernel"], given["whole graph"]):
+        longer = words.duration(own.median) != words.duration(graph.median)
+        longer = longer and own.median > graph.median
+        assert ("different runs" in view) >= longer
+    assert said(view.partition(";")[0]) == said(noise.against(own, generated))
+    # What was tried at other times is a list of ratios.
+    (line,) = [line for line, _ in panel.tab("Kernels").more.history.options]
+    assert not TIME.search(line)
+
+
+def _seconds(view: str, word: str) -> float | None:
+    units = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
+    found = re.search(rf"\b{word} ([\d.]+)\s(s|ms|µs|ns)\b", view)
+    return float(found[1]) * units[found[2]] if found else None
+
+
+@functools.cache
+def _panel() -> Workbench:
+    cell = FakeCell()
+    cell.graphs = [object()]
+    panel = Workbench(cell)
+    panel._repr_mimebundle_()
+    assert panel.wait(60)
+    panel.tab("Kernels").more.open()
+    return panel

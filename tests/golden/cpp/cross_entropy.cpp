@@ -22,32 +22,24 @@ extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __
         const int64_t checked = valid ? wrapped : 0;
         const float logits_val = logits[i0 * 5000 + checked];
         float row_max = -INFINITY;
-        int row_max_nan = 0;
         alignas(64) float row_max_lanes[LINE];
         for (float& lane : row_max_lanes) lane = -INFINITY;
-        alignas(64) int row_max_nan_lanes[LINE] = {};
         {
             const auto block = [&](int64_t r0_line, int64_t count) __attribute__((always_inline)) {
                 #pragma GCC ivdep
                 for (int64_t lane = 0; lane < count; ++lane) {
                     const int64_t r0 = r0_line + lane;
-                    const float value = logits[i0 * 5000 + r0];
-                    row_max_nan_lanes[lane] |= value != value;
-                    row_max_lanes[lane] = row_max_lanes[lane] > value ? row_max_lanes[lane] : value;
+                    row_max_lanes[lane] = number_max(logits[i0 * 5000 + r0], row_max_lanes[lane]);
                 }
             };
             int64_t r0_at = 0;
             for (; r0_at + LINE <= 5000; r0_at += LINE) block(r0_at, LINE);
             if (r0_at < 5000) block(r0_at, 5000 - r0_at);
         }
-        #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan)
+        #pragma omp simd reduction(max : row_max)
         for (int64_t lane = 0; lane < LINE; ++lane) {
-            const float value = row_max_lanes[lane];
-            row_max_nan |= value != value;
-            row_max = row_max > value ? row_max : value;
-            row_max_nan |= row_max_nan_lanes[lane];
+            row_max = number_max(row_max_lanes[lane], row_max);
         }
-        if (row_max_nan) row_max = NAN;
         const float difference = logits_val - row_max;
         double row_total = 0.0;
         for (int64_t r0_chunk = 0; r0_chunk < 5000; r0_chunk += 4096) {
@@ -62,7 +54,9 @@ extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __
                     for (int64_t lane = 0; lane < count; ++lane) {
                         marks[lane] = 0;
                         const int64_t r0 = r0_line + lane;
-                        chunk_sum_lanes[lane] += fx_exp(logits[i0 * 5000 + r0] - row_max);
+                        const float exponential = fx_exp_nonpositive(logits[i0 * 5000 + r0]
+                            - row_max);
+                        chunk_sum_lanes[lane] += exponential;
                     }
                     interleave(marks);
                 };
@@ -85,21 +79,10 @@ extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __
 // ---- helpers.h: the functions that the kernel calls ----
 
 #define INFINITY __builtin_inff()
-#define NAN __builtin_nanf("")
 #define FX_INLINE static inline __attribute__((always_inline))
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
-
-// _scale.f32: x * 2^n for -252 <= n <= 254, in two steps, so that only the last one rounds
-FX_INLINE float fx_scale(float x, float shifted)
-{
-    // n + 1.5 * 2^23 + 254: half of it, and what is left, are two exponents as they stand.
-    uint32_t bits = fx_bits(shifted);
-    uint32_t first = bits >> 1 << 23;
-    uint32_t second = (bits << 23) - first;
-    return x * fx_from_bits(first) * fx_from_bits(second);
-}
 
 // _exp_poly.f32: minimax of degree 6, relative error 2^-28
 FX_INLINE float fx_exp_poly(float r)
@@ -114,18 +97,16 @@ FX_INLINE float fx_exp_poly(float r)
     return p;
 }
 
-// exp.f32: x = n ln 2 + r with ln 2 in two parts; 0.9 ulp
-FX_INLINE float fx_exp(float x)
+// exp_nonpositive.f32: as exp, for x <= 0; 0.9 ulp
+FX_INLINE float fx_exp_nonpositive(float x)
 {
-    x = x < -104.0f ? -104.0f : x;
-    // A large x overflows by way of r, which also keeps NaN; only n is held back, as an integer.
-    int32_t bits = (int32_t)fx_bits(x);
-    float y = fx_from_bits((uint32_t)(bits < 0x42b40000 ? bits : 0x42b40000));
-    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8001fcp23f);
-    float n = shifted - 0x1.8001fcp23f;
+    // Its low bits are the exponent of 2^(n + 64), a normal number: the last product alone rounds.
+    float shifted = __builtin_fmaf(x, 0x1.715476p+0f, 0x1.80017ep23f);
+    float n = shifted - 0x1.80017ep23f;
     float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
     r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
-    return fx_scale(fx_exp_poly(r), shifted);
+    float power = fx_exp_poly(r) * fx_from_bits(fx_bits(shifted) << 23) * 0x1p-64f;
+    return x < -104.0f ? 0.0f : power;
 }
 
 // _log_split.f32: returns f and sets e, where x = 2^e (1 + f)
@@ -180,6 +161,12 @@ template <typename T>
 static inline void interleave(const T& marks)
 {
     asm volatile("" : : "m"(marks));
+}
+
+// The greater of two numbers: a NaN is left out, and shows in what is summed.
+static inline float number_max(float value, float so_far)
+{
+    return value > so_far ? value : so_far;
 }
 
 // Wraps around where it overflows, as eager does.

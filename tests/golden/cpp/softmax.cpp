@@ -13,18 +13,14 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         // line 4: y = torch.softmax(x, -1)
         alignas(64) float exponential_row[200];
         float row_max = -INFINITY;
-        int row_max_nan = 0;
-        #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan)
+        #pragma omp simd reduction(max : row_max)
         for (int64_t r0 = 0; r0 < 200; ++r0) {
-            const float value = x[i0 * 200 + r0];
-            row_max_nan |= value != value;
-            row_max = row_max > value ? row_max : value;
+            row_max = number_max(x[i0 * 200 + r0], row_max);
         }
-        if (row_max_nan) row_max = NAN;
         float row_sum = 0.0f;
         #pragma omp simd reduction(+ : row_sum)
         for (int64_t r0 = 0; r0 < 200; ++r0) {
-            const float exponential = fx_exp(x[i0 * 200 + r0] - row_max);
+            const float exponential = fx_exp_nonpositive(x[i0 * 200 + r0] - row_max);
             exponential_row[r0] = exponential;
             row_sum += exponential;
         }
@@ -40,21 +36,10 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
 // ---- helpers.h: the functions that the kernel calls ----
 
 #define INFINITY __builtin_inff()
-#define NAN __builtin_nanf("")
 #define FX_INLINE static inline __attribute__((always_inline))
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
-
-// _scale.f32: x * 2^n for -252 <= n <= 254, in two steps, so that only the last one rounds
-FX_INLINE float fx_scale(float x, float shifted)
-{
-    // n + 1.5 * 2^23 + 254: half of it, and what is left, are two exponents as they stand.
-    uint32_t bits = fx_bits(shifted);
-    uint32_t first = bits >> 1 << 23;
-    uint32_t second = (bits << 23) - first;
-    return x * fx_from_bits(first) * fx_from_bits(second);
-}
 
 // _exp_poly.f32: minimax of degree 6, relative error 2^-28
 FX_INLINE float fx_exp_poly(float r)
@@ -69,16 +54,20 @@ FX_INLINE float fx_exp_poly(float r)
     return p;
 }
 
-// exp.f32: x = n ln 2 + r with ln 2 in two parts; 0.9 ulp
-FX_INLINE float fx_exp(float x)
+// exp_nonpositive.f32: as exp, for x <= 0; 0.9 ulp
+FX_INLINE float fx_exp_nonpositive(float x)
 {
-    x = x < -104.0f ? -104.0f : x;
-    // A large x overflows by way of r, which also keeps NaN; only n is held back, as an integer.
-    int32_t bits = (int32_t)fx_bits(x);
-    float y = fx_from_bits((uint32_t)(bits < 0x42b40000 ? bits : 0x42b40000));
-    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8001fcp23f);
-    float n = shifted - 0x1.8001fcp23f;
+    // Its low bits are the exponent of 2^(n + 64), a normal number: the last product alone rounds.
+    float shifted = __builtin_fmaf(x, 0x1.715476p+0f, 0x1.80017ep23f);
+    float n = shifted - 0x1.80017ep23f;
     float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
     r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
-    return fx_scale(fx_exp_poly(r), shifted);
+    float power = fx_exp_poly(r) * fx_from_bits(fx_bits(shifted) << 23) * 0x1p-64f;
+    return x < -104.0f ? 0.0f : power;
+}
+
+// The greater of two numbers: a NaN is left out, and shows in what is summed.
+static inline float number_max(float value, float so_far)
+{
+    return value > so_far ? value : so_far;
 }

@@ -21,7 +21,7 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         for (int64_t r0 = 0; r0 < 24; ++r0) {
             #pragma omp simd
             for (int64_t i0 = i0_tile; i0 < i0_end; ++i0) {
-                column_max[i0 - i0_tile] = nan_max(x_turned[r0][i0 - i0_tile],
+                column_max[i0 - i0_tile] = number_max(x_turned[r0][i0 - i0_tile],
                     column_max[i0 - i0_tile]);
             }
         }
@@ -32,7 +32,7 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
             #pragma omp simd
             for (int64_t i0 = i0_tile; i0 < i0_end; ++i0) {
                 const float x_val = x_turned[r0][i0 - i0_tile];
-                const float exponential = fx_exp(x_val - column_max[i0 - i0_tile]);
+                const float exponential = fx_exp_nonpositive(x_val - column_max[i0 - i0_tile]);
                 column_sum[i0 - i0_tile] += exponential;
                 x_turned[r0][i0 - i0_tile] = exponential;
             }
@@ -57,16 +57,6 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
 
-// _scale.f32: x * 2^n for -252 <= n <= 254, in two steps, so that only the last one rounds
-FX_INLINE float fx_scale(float x, float shifted)
-{
-    // n + 1.5 * 2^23 + 254: half of it, and what is left, are two exponents as they stand.
-    uint32_t bits = fx_bits(shifted);
-    uint32_t first = bits >> 1 << 23;
-    uint32_t second = (bits << 23) - first;
-    return x * fx_from_bits(first) * fx_from_bits(second);
-}
-
 // _exp_poly.f32: minimax of degree 6, relative error 2^-28
 FX_INLINE float fx_exp_poly(float r)
 {
@@ -80,18 +70,16 @@ FX_INLINE float fx_exp_poly(float r)
     return p;
 }
 
-// exp.f32: x = n ln 2 + r with ln 2 in two parts; 0.9 ulp
-FX_INLINE float fx_exp(float x)
+// exp_nonpositive.f32: as exp, for x <= 0; 0.9 ulp
+FX_INLINE float fx_exp_nonpositive(float x)
 {
-    x = x < -104.0f ? -104.0f : x;
-    // A large x overflows by way of r, which also keeps NaN; only n is held back, as an integer.
-    int32_t bits = (int32_t)fx_bits(x);
-    float y = fx_from_bits((uint32_t)(bits < 0x42b40000 ? bits : 0x42b40000));
-    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8001fcp23f);
-    float n = shifted - 0x1.8001fcp23f;
+    // Its low bits are the exponent of 2^(n + 64), a normal number: the last product alone rounds.
+    float shifted = __builtin_fmaf(x, 0x1.715476p+0f, 0x1.80017ep23f);
+    float n = shifted - 0x1.80017ep23f;
     float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
     r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
-    return fx_scale(fx_exp_poly(r), shifted);
+    float power = fx_exp_poly(r) * fx_from_bits(fx_bits(shifted) << 23) * 0x1p-64f;
+    return x < -104.0f ? 0.0f : power;
 }
 
 static inline int64_t at_most(int64_t x, int64_t limit)
@@ -99,11 +87,10 @@ static inline int64_t at_most(int64_t x, int64_t limit)
     return x < limit ? x : limit;
 }
 
-// The greater of two numbers; NaN if either is.
-static inline float nan_max(float a, float b)
+// The greater of two numbers: a NaN is left out, and shows in what is summed.
+static inline float number_max(float value, float so_far)
 {
-    const float greater = a > b ? a : b;
-    return a != a ? a : greater;
+    return value > so_far ? value : so_far;
 }
 
 // Asks the memory for `count` elements from x on, so that they are there when their turn comes.

@@ -15,33 +15,25 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
     for (int64_t i0 = 0; i0 < s0; ++i0) {
         // line 4: y = torch.softmax(x, -1)
         float row_max = -INFINITY;
-        int row_max_nan = 0;
         alignas(64) float row_max_lanes[LINE];
         for (float& lane : row_max_lanes) lane = -INFINITY;
-        alignas(64) int row_max_nan_lanes[LINE] = {};
         {
             const auto block = [&](int64_t r0_line, int64_t count) __attribute__((always_inline)) {
                 prefetch<LINE>(&x[s1 * i0 + r0_line + 512]);
                 #pragma GCC ivdep
                 for (int64_t lane = 0; lane < count; ++lane) {
                     const int64_t r0 = r0_line + lane;
-                    const float value = x[s1 * i0 + r0];
-                    row_max_nan_lanes[lane] |= value != value;
-                    row_max_lanes[lane] = row_max_lanes[lane] > value ? row_max_lanes[lane] : value;
+                    row_max_lanes[lane] = number_max(x[s1 * i0 + r0], row_max_lanes[lane]);
                 }
             };
             int64_t r0_at = 0;
             for (; r0_at + LINE <= s1; r0_at += LINE) block(r0_at, LINE);
             if (r0_at < s1) block(r0_at, s1 - r0_at);
         }
-        #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan)
+        #pragma omp simd reduction(max : row_max)
         for (int64_t lane = 0; lane < LINE; ++lane) {
-            const float value = row_max_lanes[lane];
-            row_max_nan |= value != value;
-            row_max = row_max > value ? row_max : value;
-            row_max_nan |= row_max_nan_lanes[lane];
+            row_max = number_max(row_max_lanes[lane], row_max);
         }
-        if (row_max_nan) row_max = NAN;
         double row_total = 0.0;
         for (int64_t r0_chunk = 0; r0_chunk < s1; r0_chunk += 4096) {
             const int64_t r0_end = at_most(r0_chunk + 4096, s1);
@@ -56,7 +48,8 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
                     for (int64_t lane = 0; lane < count; ++lane) {
                         marks[lane] = 0;
                         const int64_t r0 = r0_line + lane;
-                        chunk_sum_lanes[lane] += fx_exp(x[s1 * i0 + r0] - row_max);
+                        const float exponential = fx_exp_nonpositive(x[s1 * i0 + r0] - row_max);
+                        chunk_sum_lanes[lane] += exponential;
                     }
                     interleave(marks);
                 };
@@ -81,7 +74,8 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
                 for (int64_t lane = 0; lane < count; ++lane) {
                     marks[lane] = 0;
                     const int64_t r0 = r0_line + lane;
-                    out[s1 * i0 + r0] = fx_exp(x[s1 * i0 + r0] - row_max) / row_sum;
+                    const float exponential = fx_exp_nonpositive(x[s1 * i0 + r0] - row_max);
+                    out[s1 * i0 + r0] = exponential / row_sum;
                 }
                 interleave(marks);
             };
@@ -96,21 +90,10 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
 // ---- helpers.h: the functions that the kernel calls ----
 
 #define INFINITY __builtin_inff()
-#define NAN __builtin_nanf("")
 #define FX_INLINE static inline __attribute__((always_inline))
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
-
-// _scale.f32: x * 2^n for -252 <= n <= 254, in two steps, so that only the last one rounds
-FX_INLINE float fx_scale(float x, float shifted)
-{
-    // n + 1.5 * 2^23 + 254: half of it, and what is left, are two exponents as they stand.
-    uint32_t bits = fx_bits(shifted);
-    uint32_t first = bits >> 1 << 23;
-    uint32_t second = (bits << 23) - first;
-    return x * fx_from_bits(first) * fx_from_bits(second);
-}
 
 // _exp_poly.f32: minimax of degree 6, relative error 2^-28
 FX_INLINE float fx_exp_poly(float r)
@@ -125,18 +108,16 @@ FX_INLINE float fx_exp_poly(float r)
     return p;
 }
 
-// exp.f32: x = n ln 2 + r with ln 2 in two parts; 0.9 ulp
-FX_INLINE float fx_exp(float x)
+// exp_nonpositive.f32: as exp, for x <= 0; 0.9 ulp
+FX_INLINE float fx_exp_nonpositive(float x)
 {
-    x = x < -104.0f ? -104.0f : x;
-    // A large x overflows by way of r, which also keeps NaN; only n is held back, as an integer.
-    int32_t bits = (int32_t)fx_bits(x);
-    float y = fx_from_bits((uint32_t)(bits < 0x42b40000 ? bits : 0x42b40000));
-    float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8001fcp23f);
-    float n = shifted - 0x1.8001fcp23f;
+    // Its low bits are the exponent of 2^(n + 64), a normal number: the last product alone rounds.
+    float shifted = __builtin_fmaf(x, 0x1.715476p+0f, 0x1.80017ep23f);
+    float n = shifted - 0x1.80017ep23f;
     float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
     r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
-    return fx_scale(fx_exp_poly(r), shifted);
+    float power = fx_exp_poly(r) * fx_from_bits(fx_bits(shifted) << 23) * 0x1p-64f;
+    return x < -104.0f ? 0.0f : power;
 }
 
 static inline int64_t at_most(int64_t x, int64_t limit)
@@ -149,6 +130,12 @@ template <typename T>
 static inline void interleave(const T& marks)
 {
     asm volatile("" : : "m"(marks));
+}
+
+// The greater of two numbers: a NaN is left out, and shows in what is summed.
+static inline float number_max(float value, float so_far)
+{
+    return value > so_far ? value : so_far;
 }
 
 // Asks the memory for `count` elements from x on, so that they are there when their turn comes.

@@ -19,7 +19,7 @@ import torch
 
 from fusec.build.python_headers import python_flags, python_name
 from fusec.call import huge_pages as memory
-from fusec.call.native import capsule
+from fusec.call.native import capsule, products
 from fusec.systems import this_system
 from fusec.toolchain.build import build
 from fusec.toolchain.children import Children
@@ -43,6 +43,7 @@ _TIME_LIMIT = 600.0
 _END_SECONDS = 1.0
 _lock = threading.Lock()
 _children = Children()
+_memory_thread: threading.Thread | None = None
 _thread: threading.Thread | None = None
 _types: NativeTypes | None = None
 _device_types: DeviceTypes | None = None
@@ -71,8 +72,20 @@ class DeviceTypes:
     DeviceProgram: Any
 
 
+def prepare_memory() -> None:
+    """Start building the pool of large tensors' memory, which takes a second, once a process.
+
+    Without it kernels over large tensors take up to 1.5 times as long.  So it does not wait for
+    the first kernels, nor give way to them: TorchDynamo needs longer than that for its part.
+    """
+    global _memory_thread
+    with _lock:
+        if _memory_thread is None:
+            _memory_thread = _started("fusec-memory", memory.prepare, _children)
+
+
 def prepare(*, awaited: bool = False) -> None:
-    """Start building, once a process, while other things are done.
+    """Start building all of it, once a process, while other things are done.
 
     Args:
         awaited: Whether somebody waits for it, so that it need not give way.
@@ -80,11 +93,7 @@ def prepare(*, awaited: bool = False) -> None:
     global _thread
     with _lock:
         if _thread is None:
-            _thread = threading.Thread(
-                target=_prepare, args=(awaited,), name="fusec-native", daemon=True
-            )
-            _thread.start()
-            atexit.register(_end, os.getpid())
+            _thread = _started("fusec-native", _prepare, awaited)
 
 
 def types(*, wait: bool = False) -> NativeTypes | None:
@@ -133,21 +142,29 @@ def problem() -> str:
     return _problem
 
 
-def _end(process: int) -> None:
+def _started(name: str, work: Callable[..., object], *args: object) -> threading.Thread:
+    thread = threading.Thread(target=work, args=args, name=name, daemon=True)
+    thread.start()
+    atexit.register(_end, thread, os.getpid())
+    return thread
+
+
+def _end(thread: threading.Thread, process: int) -> None:
     """At exit: nobody needs the build any more, and nobody waits for it."""
-    if os.getpid() == process and _thread is not None:
+    if os.getpid() == process:
         _children.stop()
-        _thread.join(_END_SECONDS)
+        thread.join(_END_SECONDS)
 
 
 def _prepare(awaited: bool) -> None:
     global _types, _device_types, _problem
-    if not awaited:
-        # This thread, and the compiler that it starts, give way to what somebody waits for.
-        this_system().give_way()
     try:
         memory.prepare(_children)
+        if not awaited:
+            # This thread, and the compiler that it starts, give way to what somebody waits for.
+            this_system().give_way()
         capsule.prepare(_children)
+        products.prepare(_children)
         made = NativeTypes(*_load(_CALLS, "fusec_native_types")())
         if torch.cuda.is_available():
             _device_types = _load_device(made)
@@ -194,6 +211,7 @@ __all__ = [
     "device_types",
     "exchange",
     "prepare",
+    "prepare_memory",
     "problem",
     "types",
 ]

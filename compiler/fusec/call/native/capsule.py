@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from fusec.build.python_headers import python_flags, python_name
+from fusec.build.torch_library import torch_flags
 from fusec.call.dlpack import dlpack_device
 from fusec.devices import CPU, GPU
-from fusec.systems import this_system
-from fusec.toolchain.build import build, needs_torchs_library
+from fusec.toolchain.build import build
 from fusec.toolchain.children import Children
 from fusec.toolchain.loading import load_library
 
@@ -45,20 +45,11 @@ def prepare(children: Children) -> None:
 
 
 def _load(children: Children) -> Any:
-    needs_torchs_library()
-    torch_folder = Path(torch.__file__).parent
     # The first line makes another torch or Python another text, so that it has a build of its own.
     text = f"// torch {torch.__version__}, {python_name()}\n" + (
         Path(__file__).with_name("readable.cpp").read_text()
     )
-    flags = [
-        *python_flags(),
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
-        f"-I{torch_folder / 'include'}",
-        f"-L{torch_folder / 'lib'}",
-        *this_system().torch_flags(),
-        "-lc10",
-    ]
+    flags = [*python_flags(), *torch_flags("c10")]
     built = build(text, extra_flags=flags, kind="native", children=children)
     library = load_library(built)
     make = ctypes.PYFUNCTYPE(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 
@@ -13,6 +14,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*(?:\n
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
+@functools.lru_cache(maxsize=512)  # the operators of one line have one trace among them
 def user_line(stack_trace: str | None) -> SourceLine | None:
     """Return the innermost line of a stack trace that is not torch's own."""
     found = None

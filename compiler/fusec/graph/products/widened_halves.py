@@ -160,12 +160,12 @@ class _Widening:
         if node.target not in _PRODUCTS:
             return False
         operands = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
-        values = [n.meta["val"] for n in operands]
-        if not all(_is_slow(v) and v.dtype == values[0].dtype for v in values):
+        first = operands[0].meta["val"]  # torch multiplies tensors of one type
+        if not _is_slow(first):
             return False
         missing = [n for n in operands if self.find(n, make=False) is None]
         converted = sum(_elements(n.meta["val"]) for n in missing)
-        return pays_to_widen(values[0].dtype, _multiplications(node), converted)
+        return pays_to_widen(first.dtype, _multiplications(node), converted)
 
     # -- rewriting --------------------------------------------------------------------------
 

@@ -9,12 +9,12 @@ import torch
 from fusec.codegen.common.c_language import head_lines, parameters, summarize
 from fusec.codegen.common.operation_count import count_operations
 from fusec.codegen.common.patterns import half_form, index_nodes, replace_values, use_one_plus
-from fusec.codegen.common.relaxed_maths import coarse_nodes, relaxed_nodes
+from fusec.codegen.common.relaxed_maths import coarse_nodes, is_softmax_weight, relaxed_nodes
 from fusec.codegen.common.signatures import body_sizes, identifier, make_signature
 from fusec.codegen.common.traffic import read_bytes, written_bytes
 from fusec.helper_block import HEAD, INCLUDE
 from fusec.ir.body import Body, Buffer
-from fusec.ir.node import Node, Op, op
+from fusec.ir.node import Node, Op, Reduce, op
 from fusec.kernel_source import KernelSource, Signature
 from fusec.targets.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.loops.columns import write_columns
@@ -35,7 +35,7 @@ from fusec.targets.cpp.text.writer import Writer
 _RESERVED = {"threads", "failed", "lane", "count", "LINE", "INFINITY", "NAN", "at_most"}
 _RESERVED |= {"GRAIN", "ROWS", "COLUMNS", "PIECES", "BLOCK", "UNROLL", "TILE_ROWS", "TILE_COLUMNS"}
 _RESERVED |= {"prefetch", "prefetch_to_write", "interleave", "div_floor", "mod_floor", STREAM, END}
-_RESERVED |= {"nan_max", "nan_min", "running_sums", "mark", "better", "pair"}
+_RESERVED |= {"nan_max", "nan_min", "number_max", "running_sums", "mark", "better", "pair"}
 _RESERVED |= {"random_bits", "random_word", "random_group", "random_words"}
 _RESERVED |= {f"wrap_{name}{bits}" for name in ("add", "sub", "mul") for bits in ("", "32")}
 _RESERVED |= {f"turn_over_{bits}" for bits in (8, 16, 32, 64)}
@@ -167,17 +167,26 @@ def _assemble(kernel: KernelWriter, code: Writer, entry: str, label: str, summar
 def _use_patterns(body: Body) -> Body:
     fixed = index_nodes(body)
     body = use_one_plus(body, ("erf",), lambda n: n.dtype == torch.float32 and n not in fixed)
-    if not any(isinstance(n, Op) and half_form(n.name) for n in body.nodes()):
-        return body
-    relaxed, coarse = relaxed_nodes(body), coarse_nodes(body)
+    if any(isinstance(n, Op) and half_form(n.name) for n in body.nodes()):
+        relaxed, coarse = relaxed_nodes(body), coarse_nodes(body)
 
-    def for_half(node: Node, done: Mapping[Node, Node]) -> Node | None:
-        if not isinstance(node, Op) or node not in relaxed:
-            return None
-        name = half_form(node.name, coarse=node in coarse)
-        return op(name, (done[node.args[0]],), node.dtype) if name else None
+        def for_half(node: Node, done: Mapping[Node, Node]) -> Node | None:
+            if not isinstance(node, Op) or node not in relaxed:
+                return None
+            name = half_form(node.name, coarse=node in coarse)
+            return op(name, (done[node.args[0]],), node.dtype) if name else None
 
-    return replace_values(body, for_half)
+        body = replace_values(body, for_half)
+    return replace_values(body, _nonpositive_power)
+
+
+def _nonpositive_power(node: Node, done: Mapping[Node, Node]) -> Node | None:
+    """Return the weight of a softmax by a function for what is never above 0."""
+    # A maximum of which infinities are replaced may be below what it is taken from.
+    direct = is_softmax_weight(node) and isinstance(node.args[0].args[1], Reduce)
+    if not direct or not isinstance(node, Op) or node.name != "exp":
+        return None
+    return op("exp_nonpositive", (done[node.args[0]],), node.dtype)
 
 
 __all__ = ["emit_cpp"]

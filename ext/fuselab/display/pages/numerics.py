@@ -134,7 +134,7 @@ def anomaly_line(found: Anomaly) -> str:
     text = f"{where}{found.operator}{given} is the first {found.kind}, at {place(found.index)}"
     text += f" ({count}, in {found.step})"
     if found.exact_too:
-        return f"{text}; float64 has it too: the formula asks for it"
+        return f"{text}; float64 has it too: it comes from the formula itself"
     return f"{text}; float64 has none: the dtype is too small for it"
 
 

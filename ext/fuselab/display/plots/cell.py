@@ -32,17 +32,15 @@ def cell_figure(
         fused: The whole cell as compiled.
         others: More bars between the two, by name.
         limit: How fast it could be, in seconds: a line across the bars.
-        edits: A kernel's name, its generated text's time and its edit's, each alone.
+        edits: A kernel's name, its generated text's time and its edit's, in a run of their own:
+            drawn as ratios, for those times are none of this cell's.
         steps: Every step alone; shares are drawn of two or more.
     """
     bars = [("eager", eager, plots.EAGER)]
     bars += [(name, timing, plots.PEER) for name, timing in (others or {}).items()]
     bars.append(("fused", fused, plots.FUSED))
     cell = [(name, timing, color) for name, timing, color in bars if timing is not None]
-    changed = []
-    for name, generated, own in edits[:MOST_EDITS]:
-        changed.append((f"{name}, generated", generated, plots.FUSED))
-        changed.append((f"{name}, edit", own, plots.EDITED))
+    changed = [(f"{name}, edit", own, generated) for name, generated, own in edits[:MOST_EDITS]]
     shown = dict(steps or {}) if len(steps or {}) > 1 else {}
     legend = plots.share_rows(shown)
     heights = [len(cell) + 1.4]
@@ -54,7 +52,7 @@ def cell_figure(
     if limit is not None and cell:
         _limit(panes[0], limit, max(timing.high for _, timing, _ in cell))
     if changed:
-        plots.bars(panes[1], changed, reference=edits[0][1] if len(edits) == 1 else None, room=1.6)
+        plots.relative_bars(panes[1], changed)
     if shown:
         plots.shares(panes[-1], shown, "share of the steps' time, each alone (%)")
     return figure

@@ -87,6 +87,51 @@ def edit_figure(verdict_times: Sequence[tuple[str, Timing | None]], *, title: st
     return figure
 
 
+def attempts_figure(times: Sequence[tuple[str, Timing, Timing]], *, title: str = "") -> Figure:
+    """Draw texts beside the generated one, each as its share of the time that that took beside it.
+
+    Args:
+        times: A name, its time, and the generated text's in the same run.
+        title: Above it.
+    """
+    figure = blank(0.9 + 0.34 * len(times))
+    axes = figure.subplots()
+    relative_bars(axes, times)
+    axes.set_title(title, fontsize=SMALL + 1, loc="left", color=TEXT)
+    return figure
+
+
+def relative_bars(axes: Axes, times: Sequence[tuple[str, Timing, Timing]]) -> None:
+    """Draw times as bars whose unit is another time of the same run, with quartiles.
+
+    Args:
+        axes: Where.
+        times: Name, time, what it is compared with.
+    """
+    shares = [(own, base, 1 / base.median if base.median > 0 else 0.0) for _, own, base in times]
+    most = MOST_SPREAD * max((own.median * unit for own, _, unit in shares), default=1.0)
+    ends = []
+    for row, (own, base, unit) in enumerate(shares):
+        middle, low, high = own.median * unit, own.low * unit, min(own.high * unit, most)
+        spread = [[max(0.0, middle - low)], [max(0.0, high - middle)]]
+        axes.barh(
+            row, middle, height=0.62, color=EDITED, xerr=spread, ecolor="#222222", capsize=2.5
+        )
+        ends.append(max(middle, high))
+        axes.annotate(
+            f"{digits(middle)}  {against(own, base)}",
+            (ends[-1], row), xytext=(5, 0), textcoords="offset points", va="center",
+            fontsize=SMALL, color=TEXT,
+            bbox={"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 0.5},
+        )  # fmt: skip
+    axes.axvline(1.0, color="#1a1a1a", linestyle=":", linewidth=1.3)
+    axes.set_yticks(range(len(times)), [name for name, _, _ in times])
+    axes.invert_yaxis()
+    axes.set_xlim(0, max([1.0, *ends]) * 1.6)
+    axes.set_xlabel("share of the time of the generated text: median, quartiles")
+    plain(axes)
+
+
 def heat_axes(run: TuningRun) -> tuple[str, str] | None:
     """Return the two tunables of which most values were tried; None where fewer than two vary."""
     tried: dict[str, set[int]] = {}

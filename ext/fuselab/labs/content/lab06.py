@@ -41,6 +41,7 @@ def readers(graph):
                 "append the node's name, once even if it reads the input twice.",
             ),
             calls=fusion.graphs,
+            shown=fusion.call_of,
             check=lambda calls, results: first_wrong("readers", calls, results, fusion.readers),
         ),
         PythonTask(
@@ -62,6 +63,7 @@ def goes_round(graph, group):
                 "False. One pass is enough since the graph is in order.",
             ),
             calls=fusion.groups,
+            shown=fusion.call_of,
             check=lambda calls, results: first_wrong(
                 "goes_round", calls, results, fusion.goes_round
             ),
@@ -90,6 +92,7 @@ def bytes_saved(graph, a, b):
                 "size of the node that reads it.",
             ),
             calls=fusion.pairs,
+            shown=fusion.call_of,
             check=lambda calls, results: first_wrong(
                 "bytes_saved", calls, results, fusion.bytes_saved
             ),
@@ -117,6 +120,7 @@ def fuse(graph):
                 "what is an output. Repeat until no pair is better than nothing.",
             ),
             calls=fusion.large_graphs,
+            shown=fusion.call_of,
             check=fusion.check_plans,
         ),
         PythonTask(
@@ -141,6 +145,7 @@ def expression(graph, name):
                 'relu return f"{op}({a})".',
             ),
             calls=fusion.texts,
+            shown=fusion.call_of,
             check=fusion.check_texts,
         ),
     ),

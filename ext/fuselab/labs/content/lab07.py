@@ -1,4 +1,4 @@
-"""Lab 7, C++ kernels: from one loop to order, accumulators and tiles."""
+"""Lab 7, C++ kernels: from one loop to order, accumulators, tiles, vectors and threads."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ _TRANSPOSE = (
     'extern "C" int transpose(const float* x, float* out, int64_t rows, int64_t cols, '
     "int64_t threads)"
 )
+_LENGTHS = (
+    'extern "C" int lengths(const float* x, float* out, int64_t rows, int64_t cols, '
+    "int64_t threads)"
+)
 
 
 def kernel(declaration: str, body: str) -> str:
@@ -30,10 +34,20 @@ def kernel(declaration: str, body: str) -> str:
     return f"#include <cmath>\n#include <cstdint>\n\n{head}\n{{\n{body}\n    return 0;\n}}\n"
 
 
+_PLAIN_LENGTHS = kernel(
+    _LENGTHS,
+    "    for (int64_t i = 0; i < rows; ++i) {\n"
+    "        float sum = 0.0f;\n"
+    "        for (int64_t j = 0; j < cols; ++j) sum += x[i * cols + j] * x[i * cols + j];\n"
+    "        out[i] = std::sqrt(sum);\n"
+    "    }",
+)
+
+
 LAB = Lab(
     7,
     "cpp_kernels",
-    "C++ kernels: order, accumulators, tiles",
+    "C++ kernels: order, accumulators, tiles, threads",
     45,
     (
         CppTask(
@@ -165,6 +179,33 @@ LAB = Lab(
                 "    for (int64_t i = 0; i < rows; ++i)\n"
                 "        for (int64_t j = 0; j < cols; ++j) out[j * rows + i] = x[i * cols + j];",
             ),
+        ),
+        CppTask(
+            "lab07.lengths",
+            "vectors, threads, and the roofline",
+            "lengths",
+            points=3,
+            given=1,  # it is right
+            start=_PLAIN_LENGTHS,
+            hints=(
+                "Each addition waits for the one before it, as in part 3. And one core does it "
+                "all: which of the two loops has turns that do not need each other?",
+                "The inner loop adds up, so it takes the pragma with `reduction`. The outer loop's "
+                "turns write different elements of out: they may run on different threads.",
+                "`#pragma omp parallel for num_threads(threads)` on the line before the loop over "
+                "i, `#pragma omp simd reduction(+ : sum)` on the line before the loop over j.",
+            ),
+            reference=lambda x: (x * x).sum(-1).sqrt(),
+            inputs=lambda g, n: [torch.randn(n, 1030, generator=g)],
+            sizes=(1, 5, 33),
+            timed_size=4000,
+            kinds=("similar", "nonfinite"),
+            declaration=_LENGTHS,
+            arguments=("x", "out"),
+            numbers=lambda x: tuple(x.shape),
+            slack=1e-5,
+            limits=Limits(share=0.5, factor=3.0),
+            baseline=_PLAIN_LENGTHS,
         ),
     ),
     needs=("C++ compiler",),

@@ -63,7 +63,7 @@ class FusionTab(LazyTab):
         self.together.on_click(lambda _: self.try_it(together=True))
         self.use = plain.button("Use this schedule", "Check it and run the cell with it", "check")
         self.back = plain.button(
-            "Own schedule", "Back to the fusions that the compiler chose", "undo"
+            "Default schedule", "Back to the fusions that the compiler chose", "undo"
         )
         self.use.on_click(lambda _: self.use_it())
         self.back.on_click(lambda _: self.go_back())

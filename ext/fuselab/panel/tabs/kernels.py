@@ -12,7 +12,7 @@ from fusec.kernel import Kernel
 from fusec.report import Timing
 from fusec.target_api.registry import find_target
 from fusec.tunables import set_tunables
-from fuselab.display import words
+from fuselab.display import noise, words
 from fuselab.exporting import export
 from fuselab.panel.context import Bench, Checked
 from fuselab.panel.tabs.kernels_more import More
@@ -48,7 +48,9 @@ class KernelsTab:
         self.place = plain.box()
         self.tunables = Tunables(self._set_tunable)
         self.check = plain.button(
-            "Check", "Build, run apart, compare and time (Ctrl+Enter)", "check"
+            "Check",
+            "Build it, run it in another process, compare and time it (Ctrl+Enter)",
+            "check",
         )
         self.keep = plain.button("Keep", "Put it in use if it passes (Ctrl+Shift+Enter)", "save")
         self.revert = plain.button(
@@ -315,7 +317,7 @@ class KernelsTab:
             spoken = ". ".join(lines)
         elif checked is not None:
             verdict = checked.verdict
-            lines = markup.verdict_lines(verdict)
+            lines = markup.verdict_lines(verdict, drifted=drifted(bench, checked))
             if not current:
                 lines[0] += " (the text has changed since)"
             elif bench.note:
@@ -345,6 +347,27 @@ class KernelsTab:
 
     def _text(self) -> str:
         return self._bench.draft(self._bench.selected) if self._bench.kernel else ""
+
+
+def drifted(bench: Bench, checked: Checked) -> bool:
+    """Return whether a check found another machine than the panel's head speaks of.
+
+    Told by the same code in both: eager, the text in use, the cell with it.
+    """
+    facts, verdict, kernel = bench.facts, checked.verdict, bench.kernel
+    if kernel is None:
+        return False
+    alone = facts.kernel_times.get(bench.selected)
+    pairs = []
+    if len(getattr(bench.cell, "graphs", ())) == 1:
+        pairs.append((facts.eager, verdict.eager))
+        if checked.text == kernel.source:
+            pairs.append((facts.fused, verdict.graph))
+    if checked.text == kernel.source:
+        pairs.append((alone, verdict.timing))
+    if kernel.source == kernel.generated.text:
+        pairs.append((alone, verdict.generated))
+    return noise.drifted(pairs)
 
 
 def shares_of(kernels: Mapping[str, Kernel], times: Mapping[str, Timing]) -> dict[str, str]:

@@ -33,7 +33,9 @@ class More(LazyTab):
         self.history.observe(self._choose, "value")
         self.changes = plain.switch("show what differs from the generated text")
         self.changes.observe(lambda _: self._switched(), "value")
-        self.plot = Plot("The times of the texts tried, as bars; the list above says them")
+        self.plot = Plot(
+            "How the texts tried compare with the generated one, as bars; the list above says it"
+        )
         self.place = plain.box(shown=False)
         return [
             plain.row([self.history, self.changes], grid_gap="0 12px"),
@@ -74,7 +76,7 @@ class More(LazyTab):
         if (name, tried) != self._drawn:
             self._drawn = (name, tried)
             if tried:
-                self.plot.show(plots.figure_png(plots.edit_figure(tried, title=name)))
+                self.plot.show(plots.figure_png(plots.attempts_figure(tried, title=name)))
             else:
                 self.plot.clear()
         if self.changes.value and (name, text) != self._compared:

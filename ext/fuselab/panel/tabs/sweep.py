@@ -55,7 +55,7 @@ class Sweep(LazyTab):
         self.plot = Plot("Eager and fused over the sizes; the table below says the same")
         self.table = plain.html(width="100%", overflow="auto")
         return [
-            plain.row([self.size, self.range, self.button]),
+            plain.row([self.size, self.range, self.button], grid_gap="0 12px"),
             self.plot.widget,
             self.table,
         ]
@@ -147,7 +147,7 @@ class Sweep(LazyTab):
             ]
             for point in self.points
         ]
-        head = ["SweptSize", "Eager (quartiles)", "Fused (quartiles)", "Compared"]
+        head = ["Size", "Eager (quartiles)", "Fused (quartiles)", "Compared"]
         value = markup.table(head, rows) if rows else ""
         if rows:
             value += f"<div><i>{escape(self.points[0].fused.method)}</i></div>"

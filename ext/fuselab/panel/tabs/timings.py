@@ -9,7 +9,7 @@ from typing import Any
 from fuselab.display.pages.timings import (
     HEAD,
     STEPS,
-    alone_note,
+    check_note,
     failures_of,
     noise_notes,
     step_note,
@@ -136,7 +136,7 @@ class TimingsTab(LazyTab):
         bench, facts = self._bench, self._bench.facts
         rows, steps = time_rows(facts), step_rows(facts)
         value = markup.table(list(HEAD), [list(row) for row in rows])
-        if note := alone_note(facts):
+        if note := check_note(facts):
             value += f"<div style='opacity:0.75'>{escape(note)}</div>"
         for note in noise_notes(facts):
             value += f"<div style='opacity:0.75'>{escape(note)}</div>"
@@ -160,7 +160,7 @@ class TimingsTab(LazyTab):
         self.peer.description = "Stop" if self.comparing else "TorchInductor"
         self.peer.icon = "stop" if self.comparing else "balance-scale"
         self.peer.tooltip = (
-            "Wait no longer for TorchInductor"
+            "Stop waiting for TorchInductor"
             if self.comparing
             else "Time torch.compile’s own backend in one run with eager and fused"
         )

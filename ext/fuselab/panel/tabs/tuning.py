@@ -10,6 +10,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from fusec.kernel import Kernel
+from fusec.report import Timing
 from fusec.tuning_report import Trial, TuningRun
 from fuselab.display import noise, words
 from fuselab.display.pages.tuning import effect_rows, left_words
@@ -220,7 +221,7 @@ class TuningTab(LazyTab):
         self.ranking.value = ""
         if kernel.can_be_tuned:
             names = [tunable.name for tunable in kernel.tunables]
-            names += ["plans of its loops"] if kernel.plans else []
+            names += ["loop plans"] if kernel.plans else []
             text = f"{self._bench.selected}: not tuned yet ({', '.join(names)})"
         else:
             text = f"{self._bench.selected} declares no tunables"
@@ -248,7 +249,10 @@ class TuningTab(LazyTab):
             self.progress.bar_style = "success" if run.stopped else "info"
             later = [] if run.stopped else [self._hint, self._bench.waiting]
             self.line.value = escape("; ".join(filter(None, [progress_line(run), *later])))
-            self.ranking.value = ranking_table(run) + (effects_table(run) if run.stopped else "")
+            self.ranking.value = ranking_table(run)
+            if run.stopped:
+                self.ranking.value += search_note(run, self._bench.facts.fused)
+                self.ranking.value += effects_table(run)
 
 
 class Turns:
@@ -299,6 +303,14 @@ def progress_line(run: TuningRun) -> str:
     elif left := left_words(run):
         parts.append(left)
     return ", ".join(parts)
+
+
+def search_note(run: TuningRun, fused: Timing | None) -> str:
+    """Say why a kernel seems to take longer than all of its cell, whose time is in the head."""
+    place = noise.in_use(run)
+    own = run.trials[place].timing if place is not None else None
+    note = noise.part_note(fused, {run.kernel: own} if own is not None else {})
+    return f"<div>{escape(note[:1].upper() + note[1:])}.</div>" if note else ""
 
 
 def effects_table(run: TuningRun) -> str:

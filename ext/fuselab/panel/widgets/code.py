@@ -63,7 +63,7 @@ def listing(text: str, language: Language, links: Mapping[int, int], skip: int =
 
 
 def _line(number: int, html: str, link: int | None) -> str:
-    mark = f" data-link='{link}' title='cell line {link}'" if link is not None else ""
+    mark = f" data-link='{link}' title='line {link}'" if link is not None else ""
     return f"<div{mark}><span class='fuselab-no'>{number}</span>{html}</div>"
 
 

@@ -17,6 +17,7 @@ from fusec.graph.losses.linear_cross_entropy import (
     gradients_of_part,
     linear_cross_entropy,
     losses_of_part,
+    pieces_of,
     rows_of_part,
 )
 from support.captured import Captured
@@ -261,3 +262,11 @@ def test_what_becomes_of_a_part(smoothing: float) -> None:
 )
 def test_rows_of_a_part(rows: int, columns: int, budget: int, step: int) -> None:
     assert rows_of_part(rows, columns, 4, budget) == step
+
+
+@pytest.mark.parametrize("columns", [0, 1, 63, 64, 65, 128, 50257])
+def test_pieces_are_whole_lines_and_the_rest(columns: int) -> None:
+    pieces = pieces_of(columns)
+    assert [c for each in pieces for c in range(columns)[each]] == list(range(columns))
+    assert all((each.stop - each.start) % 64 == 0 for each in pieces[:-1])
+    assert len(pieces) == 1 + (columns > 64 and columns % 64 != 0)

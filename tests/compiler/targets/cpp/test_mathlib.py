@@ -388,6 +388,22 @@ def test_forms_for_half_precision(
     assert (run(f"{name}_for_{kind}_f32", ends) == 0).all()
 
 
+@pytest.mark.parametrize(
+    ("kind", "ends"), [("f32", (-87.3, -103.98, -110.0)), ("f64", (-708.4, -745.2, -800.0))]
+)
+def test_powers_of_what_is_never_above_0(
+    kind: str, ends: tuple[float, ...], run: Callable[..., torch.Tensor]
+) -> None:
+    """The same bits as of ``exp``: down to 0, by way of subnormal numbers."""
+    lowest, x = ends[-1], torch.tensor([0.0, -0.0, -torch.inf, torch.nan, -1e-30, *ends])
+    x = torch.cat([x, torch.linspace(lowest, 0, 20_001)]).to(DTYPES[kind])
+    got, exp = run(f"exp_nonpositive_{kind}", x), run(f"exp_{kind}", x)
+    assert torch.equal(got.isnan(), x.isnan())
+    assert torch.equal(got[~x.isnan()], exp[~x.isnan()])
+    smallest = torch.finfo(DTYPES[kind]).smallest_normal
+    assert ((got > 0) & (got < smallest)).any()
+
+
 @pytest.fixture(scope="module")
 def double_samples() -> Array:
     rng = np.random.default_rng(1)

@@ -78,6 +78,21 @@ FX_INLINE float fx_exp(float x)
     return fx_scale(fx_exp_poly(r), shifted);
 }
 
+//@ name: exp_nonpositive.f32
+//@ needs: _bits.f32 _exp_poly.f32
+//@ accuracy: 0.9 ulp
+//@ method: as exp, for x <= 0
+FX_INLINE float fx_exp_nonpositive(float x)
+{
+    // Its low bits are the exponent of 2^(n + 64), a normal number: the last product alone rounds.
+    float shifted = __builtin_fmaf(x, 0x1.715476p+0f, 0x1.80017ep23f);
+    float n = shifted - 0x1.80017ep23f;
+    float r = __builtin_fmaf(n, -0x1.62e400p-1f, x);
+    r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
+    float power = fx_exp_poly(r) * fx_from_bits(fx_bits(shifted) << 23) * 0x1p-64f;
+    return x < -104.0f ? 0.0f : power;
+}
+
 //@ name: _exp2_for_half.f32
 //@ needs: _bits.f32
 //@ method: 2^x for x <= 128, minimax of degree 4, relative error 2^-18
@@ -145,6 +160,21 @@ FX_INLINE double fx_exp(double x)
     double r = __builtin_fma(n, -0x1.62e42fefa3800p-1, x);
     r = __builtin_fma(n, -0x1.ef35793c76730p-45, r);
     return fx_scale(fx_exp_poly(r), fx_bits(shifted) - 0x4338000000000000u + 2048u);
+}
+
+//@ name: exp_nonpositive.f64
+//@ needs: _bits.f64 _exp_poly.f64
+//@ accuracy: 1 ulp
+//@ method: as exp, for x <= 0
+FX_INLINE double fx_exp_nonpositive(double x)
+{
+    // Its low bits are the exponent of 2^(n + 512), a normal number: the last product alone rounds.
+    double shifted = __builtin_fma(x, 0x1.71547652b82fep+0, 0x1.80000000005ffp52);
+    double n = shifted - 0x1.80000000005ffp52;
+    double r = __builtin_fma(n, -0x1.62e42fefa3800p-1, x);
+    r = __builtin_fma(n, -0x1.ef35793c76730p-45, r);
+    double power = fx_exp_poly(r) * fx_from_bits(fx_bits(shifted) << 52) * 0x1p-512;
+    return x < -746.0 ? 0.0 : power;
 }
 
 //@ name: _exp_half.f32

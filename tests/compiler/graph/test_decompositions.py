@@ -1,0 +1,49 @@
+"""Decompositions that are not torch's own, or not those of every version: values and layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import fusec
+
+X = torch.randn(4, 5, 1, 4, generator=torch.Generator().manual_seed(0))
+PLACES = torch.tensor([0, 2])
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEC_STRICT", "1")
+    torch._dynamo.reset()
+
+
+def same(function: Callable[..., Tensor], *args: Tensor) -> None:
+    wanted, found = (f(*(t.clone() for t in args)) for f in (function, fusec.compile(function)))
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+    assert found.stride() == wanted.stride()
+
+
+@pytest.mark.parametrize("dims", [-2, (-2, 1), (1, 3), 2])
+def test_norms_over_one_element(dims: int | tuple[int, ...]) -> None:
+    """Torch 2.11 keeps a dimension of one element that is counted from the end."""
+    same(lambda x: torch.linalg.vector_norm(x, dim=dims) * 2, X)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 0, 2, 1), (2, 1, 0, 3)])
+def test_filled_as_it_lies(order: tuple[int, ...]) -> None:
+    """Torch 2.11 lays the result out by an update in place, which is no graph."""
+
+    def filled(x: Tensor, places: Tensor) -> Tensor:
+        y = x.index_fill(1, places, 0.5)
+        return y.index_fill_(-1, places, torch.tensor(2.0))
+
+    same(filled, X.permute(order).contiguous().permute([order.index(n) for n in range(4)]), PLACES)
+
+
+@pytest.mark.parametrize("place", [torch.tensor([0]), torch.tensor(0)])
+def test_the_only_element(place: Tensor) -> None:
+    same(lambda x, i: x.index_select(0, i) + 1, torch.tensor(5.0), place)
+    same(lambda x, i: x.gather(0, i) + 1, torch.tensor(5.0), place)

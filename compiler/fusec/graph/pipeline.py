@@ -32,6 +32,7 @@ from fusec.graph.products.products_of_halves import multiply_halves
 from fusec.graph.products.wide_results import ask_for_wide_results
 from fusec.graph.products.widened_halves import widen_products
 from fusec.graph.refusals.byte_images import keep_interpolations_of_bytes
+from fusec.graph.refusals.sizes import keep_promised_sizes
 from fusec.graph.simplify.attention_blocks import drop_block_lists
 from fusec.graph.simplify.attention_masks import simplify_attention_masks
 from fusec.graph.simplify.cse import merge_common
@@ -174,6 +175,13 @@ PASSES: tuple[Pass, ...] = (
         frozenset({GraphForm.CAPTURED}),
         "interpolation of uint8 images stays ATen's, which rounds by integers",
         required="the decomposition rounds otherwise than eager",
+    ),
+    Pass(
+        "promised_sizes",
+        _replacing(keep_promised_sizes),
+        frozenset({GraphForm.CAPTURED}),
+        "what a program promises the size of is computed, even if nobody reads it",
+        required="a promise that does not hold would be kept silent",
     ),
     Pass(
         "inference_regions",

@@ -301,9 +301,14 @@ class Groups(Protocol):
 
 
 class PythonTarget(Target):
-    """A target whose kernels are Python functions: ``def launch(a0, ..., s0, ...)``."""
+    """A target whose kernels are Python functions: ``def launch(a0, ..., s0, ...)``.
+
+    Attributes:
+        may_import: The packages that a kernel's file has a use for.
+    """
 
     language = "python"
+    may_import: ClassVar[tuple[str, ...]] = ()
     suffixes = (".py",)
 
     @abstractmethod

@@ -50,6 +50,7 @@ class Triton(PythonTarget):
     }
     worker = "fusec.targets.triton.toolchain.candidate"
     # Lazily imported parts included: those fail while the interpreter is active.
+    may_import = ("__future__", "math", "torch", "triton", "typing")
     worker_imports = (
         "triton.experimental.gluon",
         "triton.runtime.interpreter",

@@ -300,7 +300,7 @@ def completion(tour: Tour) -> None:
     """10: options and their values alone, and quickly the first time too."""
     page = tour.page
     editor = tour.cell("complete").locator(".cm-content")
-    offered = page.locator(".jp-Completer-list .jp-Completer-match")
+    offered = page.locator(".jp-Completer-list .jp-Completer-item")
     for typed, allowed in ((" --", r"--[a-z-]+"), ("target ", r"[a-z]+")):
         editor.click()
         page.keyboard.press("Control+Home")
@@ -310,8 +310,9 @@ def completion(tour: Tour) -> None:
         page.keyboard.press("Tab")
         expect(offered.first).to_be_visible()
         print(f"completion after {typed!r}: {time.monotonic() - began:.2f} s")
-        found = [text.strip() for text in offered.all_inner_texts()]
-        assert all(re.match(allowed, text) for text in found), found
+        # Each is an icon, the text and its kind.
+        found = [text.split()[1] for text in offered.all_inner_texts()]
+        assert all(re.fullmatch(allowed, text) for text in found), found
         page.screenshot(path=SCREENSHOTS / f"stranger-completion-{len(found)}.png")
         page.keyboard.press("Escape")
 

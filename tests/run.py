@@ -1,7 +1,9 @@
 """Run the tests: first those that may share the machine, then, alone, those that may not.
 
-A test marked `serial` (or `timing`) measures time, so nothing may run beside it. Both runs
-happen even if tests fail, and the last line counts them together, in the form pytest itself uses.
+A test marked `serial` (or `timing`) measures time, so nothing may run beside it. Beside the first,
+those marked `browser` run in a process of their own, for they share one JupyterLab and wait most of
+the time. All runs happen even if tests fail, and the last line counts them together, in the form
+pytest itself uses.
 Tests marked `slow` run with `--all` only, as do all but n sets of the parameters of a test marked
 `sample(n)`; what each of them covers, a quicker one samples.
 Other arguments go to pytest: `python tests/run.py -k softmax`.
@@ -22,6 +24,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ALL = "--all"
+BROWSER = "tests/browser"
 COUNTED = ("failures", "errors", "skipped")
 
 
@@ -31,21 +34,25 @@ def main(arguments: list[str]) -> int:
     workers = max(2, min(8, os.cpu_count() or 2))
     quick = "" if ALL in arguments else " and not slow"
     arguments = [each for each in arguments if each != ALL]
+    # Whoever chooses tests has them in one process: most of the time there are few.
+    apart = not arguments
     with tempfile.TemporaryDirectory() as folder:
-        shared = Path(folder, "shared.xml")
-        alone = Path(folder, "alone.xml")
+        shared, alone, pages = (Path(folder, f"{name}.xml") for name in ("shared", "alone", "page"))
+        printed = Path(folder, "page.txt")
+        quiet = f"not serial and not timing{quick}"
         try:
-            codes = [
-                run(
-                    ["-n", str(workers), "-m", f"not serial and not timing{quick}"],
-                    shared,
-                    arguments,
-                ),
-                run(["-m", f"(serial or timing){quick}"], alone, arguments or marked()),
-            ]
+            beside = (
+                start(["-m", f"browser and {quiet}", BROWSER], pages, printed) if apart else None
+            )
+            first = f"not browser and {quiet}" if apart else quiet
+            codes = [run(["-n", str(workers), "-m", first], shared, arguments)]
+            if beside is not None:
+                codes.append(beside.wait())
+                print(printed.read_text())
+            codes.append(run(["-m", f"(serial or timing){quick}"], alone, arguments or marked()))
         except KeyboardInterrupt:
             return int(pytest.ExitCode.INTERRUPTED)
-        totals = add(count(shared), count(alone))
+        totals = add(add(count(shared), count(pages)), count(alone))
     print(summary(totals, time.monotonic() - started))
     return exit_code(codes)
 
@@ -60,6 +67,13 @@ def run(selection: list[str], report: Path, arguments: list[str]) -> int:
         # The terminal sent it to pytest as well, which stops its workers and reports.
         process.wait()
         raise
+
+
+def start(selection: list[str], report: Path, printed: Path) -> subprocess.Popen[bytes]:
+    """Run pytest beside what follows; what it prints goes to a file."""
+    command = [sys.executable, "-m", "pytest", *selection, f"--junitxml={report}"]
+    with printed.open("wb") as output:
+        return subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
 
 
 def marked() -> list[str]:
@@ -85,7 +99,7 @@ def add(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
 
 
 def summary(totals: dict[str, int], seconds: float) -> str:
-    """Write the one line that counts both runs."""
+    """Write the one line that counts all runs."""
     passed = totals["tests"] - sum(totals[name] for name in COUNTED)
     named = [
         (totals["failures"], "failed"),
@@ -94,7 +108,7 @@ def summary(totals: dict[str, int], seconds: float) -> str:
         (totals["errors"], "error" if totals["errors"] == 1 else "errors"),
     ]
     counts = ", ".join(f"{n} {word}" for n, word in named if n) or "no tests ran"
-    return f" {counts} in {seconds:.2f}s (both runs) ".center(80, "=")
+    return f" {counts} in {seconds:.2f}s (all runs) ".center(80, "=")
 
 
 def exit_code(codes: list[int]) -> int:

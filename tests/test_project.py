@@ -305,7 +305,7 @@ def test_both_halves_of_the_tests_are_counted(tmp_path: Path) -> None:
     )
     none = run.count(tmp_path / "missing.xml")
     line = run.summary(run.add(run.count(report), none), 1.5)
-    assert line.strip("= ") == "1 failed, 4 passed, 2 skipped in 1.50s (both runs)"
+    assert line.strip("= ") == "1 failed, 4 passed, 2 skipped in 1.50s (all runs)"
     assert "no tests ran" in run.summary(none, 0)
 
 

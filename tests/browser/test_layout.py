@@ -11,7 +11,7 @@ from lab import SECOND, Notebook, Panel
 from PIL import Image
 from playwright.sync_api import Locator, expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.serial, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 SIZES = {"laptop": (1200, 700), "screen": (1400, 900)}
 

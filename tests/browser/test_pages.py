@@ -17,7 +17,7 @@ from fuselab.session.session import Session
 
 nbconvert = pytest.importorskip("nbconvert")
 
-pytestmark = [pytest.mark.browser, pytest.mark.serial, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 BODY = "y = F.gelu(x)\nz = y * w\np = z.softmax(-1)\n"
 # What reveal.js does to a slide, which nbconvert and RISE load from elsewhere: a page of 960 by 700

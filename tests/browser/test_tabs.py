@@ -11,7 +11,7 @@ from lab import SCREENSHOTS, SECOND, Notebook, Panel, overflowing
 from page_timing import CONTENT, open_tab
 from playwright.sync_api import expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.serial, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 OpenNotebook = Callable[..., Notebook]
 

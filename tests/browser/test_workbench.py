@@ -9,7 +9,7 @@ import pytest
 from lab import SECOND, Notebook, Panel, overflowing
 from playwright.sync_api import expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.serial, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 OpenNotebook = Callable[..., Notebook]
 

@@ -136,27 +136,48 @@ class Covering:
         """Return the tests that run a mutant's lines, in the order in which to run them."""
         if not mutant.imported:
             lines = range(mutant.lines[0], mutant.lines[1] + 1)
-            return in_order(self.tests[name] for name in self._names_at(mutant.file, lines))
+            found = self._names_at(mutant.file, lines)
+            return in_order((self.tests[name] for name in found), mutant.file)
         # It runs when somebody first imports it, which says nothing: what uses the name counts.
         names: set[str] = set()
         for file, uses in _uses(mutant, sources):
             names |= self._names_at(file, uses)
         names = names or set().union(*self.lines[mutant.file].values())
-        return in_order(self.tests[name] for name in names)
+        return in_order((self.tests[name] for name in names), mutant.file)
 
     def _names_at(self, file: str, lines: Iterable[int]) -> set[str]:
         known = self.lines[file]
         return set().union(*(known[line] for line in lines if line in known))
 
 
-def in_order(tests: Iterable[Test]) -> list[Test]:
-    """Return tests, cheap ones first, but soon some of every file: they look at other things."""
+# Each further test of a file costs so many times as much, up to some number of them.
+AGAIN, MOST_AGAIN = 1.5, 8
+# What is written for a file, and what stands in its folder's counterpart, is asked before the rest.
+FOR_THE_FILE, FOR_THE_FOLDER = 1 / 64, 1 / 4
+
+
+def in_order(tests: Iterable[Test], file: str = "") -> list[Test]:
+    """Return tests, cheap ones first, but soon some of every file: they look at other things.
+
+    Args:
+        tests: What to order.
+        file: What is mutated.
+    """
     rank: dict[str, int] = defaultdict(int)
     placed = []
     for test in sorted(tests, key=lambda t: t.cost):
-        placed.append((test.cost * 2 ** rank[test.file], test))
-        rank[test.file] = min(rank[test.file] + 1, 20)
+        cost = test.cost * AGAIN ** rank[test.file] * _nearness(test.file, file)
+        placed.append((cost, test))
+        rank[test.file] = min(rank[test.file] + 1, MOST_AGAIN)
     return [test for _, test in sorted(placed, key=lambda pair: pair[0])]
+
+
+def _nearness(tests: str, file: str) -> float:
+    path = Path(file)
+    if path.stem in Path(tests).stem:
+        return FOR_THE_FILE
+    own = path.parent.parts[2:]  # below compiler/fusec, as tests are below tests/compiler
+    return FOR_THE_FOLDER if own and own == Path(tests).parent.parts[2:] else 1.0
 
 
 def _uses(mutant: Mutant, sources: Mapping[str, str]) -> list[tuple[str, list[int]]]:

@@ -94,6 +94,13 @@ def test_fast_tests_come_first_but_soon_some_of_every_file() -> None:
     assert names.index("b.py::slow") < names.index("a.py::5")
 
 
+def test_what_is_written_for_a_file_comes_first() -> None:
+    names = ["nets/test_a.py::", "compiler/graph/test_b.py::", "compiler/graph/test_toy_rules.py::"]
+    tests = [Recorded(f"tests/{name}", 0.1, 100 * n) for n, name in enumerate(names)]
+    found = [test.name for test in in_order(tests, "compiler/fusec/graph/toy.py")]
+    assert found == [f"tests/{name}" for name in reversed(names)]
+
+
 def environment_of(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(folder)])}
 

@@ -216,7 +216,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
         softmax_with("", after="(e / e.sum(-1, keepdim=True)).tolist()"),
         "it returns a list",
     ),
-    "nothing returned": (softmax_with("", after="None"), "it returns a NoneType"),
+    "nothing returned": (softmax_with("", after="None"), "it returns None"),
     "a tensor that is none": (
         softmax_with(
             "",

@@ -68,6 +68,7 @@ EQUIVALENT = {
     ("lab02.trace", "another number in line 7"),
     ("lab02.symbolic", "another number in line 6"),
     ("lab02.symbolic", "another number in line 7"),
+    ("lab02.symbolic", "half done in line 7"),
     ("lab04.decompose", "another number in line 5"),  # of new names
     ("lab04.decompose", "another number in line 9"),
     ("lab06.fuse", "another number in line 3"),  # a constant more, for every plan

@@ -38,8 +38,10 @@ from fusec.gc_pause import Rest
 from fusec.graph.pipeline import check_without
 from fusec.options import Options
 
-# torch keeps the assertion that has a message, and drops the one without as nobody reads it.
+# torch keeps the assertion that has a message, and drops the one without as nobody reads it; so
+# does torch 2.11 with the check of what a factorization found.
 fx.node.has_side_effect(torch.ops.aten._assert_async.default)
+fx.node.has_side_effect(torch.ops.aten._linalg_check_errors.default)
 cache_artifacts.install()
 whole_calls.install()  # before anything is captured: this module is what names the backend
 

@@ -48,7 +48,7 @@ def _structure(module: fx.GraphModule) -> Iterator[Problem]:
 
 def _values(module: fx.GraphModule) -> Iterator[Problem]:
     known = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
-    fake = detect_fake_mode([v for v in known if isinstance(v, torch.Tensor)])
+    fake = detect_fake_mode(known)
     if fake is None:
         return
     for node in module.graph.nodes:

@@ -193,7 +193,7 @@ def _copy(outputs: Sequence[torch.Tensor], returned: Any) -> None:
         raise WrongShape(f"it returns {len(found)} values, not {len(outputs)}")
     for wanted, value in zip(outputs, found, strict=True):
         if type(value) is not torch.Tensor:
-            raise WrongShape(f"it returns a {type(value).__name__}, not a tensor")
+            raise WrongShape(f"it returns {_kind(value)}, not a tensor")
         shape, dtype = tuple(wanted.shape), str(wanted.dtype).removeprefix("torch.")
         if value.shape != wanted.shape:
             raise WrongShape(f"it returns shape {tuple(value.shape)}, not {shape}")
@@ -201,6 +201,11 @@ def _copy(outputs: Sequence[torch.Tensor], returned: Any) -> None:
             mine = str(value.dtype).removeprefix("torch.")
             raise WrongShape(f"it returns {mine}, not {dtype}")
         wanted.copy_(value)
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"
 
 
 def _plain(value: Any) -> Any:
@@ -213,7 +218,7 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise WrongShape(f"it returns a {type(value).__name__}, which is no number, text or list")
+    raise WrongShape(f"it returns {_kind(value)}, which is no number, text or list")
 
 
 def _several(returned: Any) -> list[torch.Tensor]:

@@ -264,7 +264,8 @@ def _looked_through(text: str, looks: _Looks) -> ast.Module | BrokenRule:
         tree = ast.parse(text)
         looks.visit(tree)
     except (SyntaxError, ValueError) as error:
-        return BrokenRule(f"this is no Python: {error}", getattr(error, "lineno", None))
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        return BrokenRule(f"this is no Python: {said}", getattr(error, "lineno", None))
     except (RecursionError, MemoryError):
         return BrokenRule("an expression is nested too deeply: give parts of it names")
     return min(looks.found, key=lambda each: each.line or 0) if looks.found else tree

@@ -226,9 +226,9 @@ def _finding(reply: Message, signature: Signature, case: Case) -> Finding:
 
 def raised(report: Message) -> str:
     """Return in words which exception a report is of."""
-    kind = report["type"]
+    said = ": ".join(filter(None, (report["type"], report["message"][:300])))
     alone = "; an answer stands alone: it has to define all that it uses"
-    return f"raises {kind}: {report['message'][:300]}{alone if kind == 'NameError' else ''}"
+    return f"raises {said}{alone if report['type'] == 'NameError' else ''}"
 
 
 def _exprs(numbers: Sequence[int]) -> tuple[Expr, ...]:

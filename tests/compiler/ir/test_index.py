@@ -184,3 +184,31 @@ def test_remainders_join_until_nothing_is_left_to_join() -> None:
     parts = [k % 4, k // 4 % 3 * 4, k // 12 % 2 * 12, k // 24 * 24]
     for order in itertools.permutations(parts):
         assert sum(order, Expr.of(0)) == k
+
+
+def test_nothing_added_is_the_same_object() -> None:
+    _, i = axis("i", 6)
+    assert Expr.of(0) + i is i
+    assert i + 0 is i
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 8, 1000])
+def test_remainders_of_what_may_be_any_number(divisor: int) -> None:
+    n = Expr.of(Symbol("n", "size", low=0))
+    rest = n % divisor
+    assert (lower_bound(rest), upper_bound(rest)) == (0, divisor - 1)
+    assert upper_bound(rest * 3 + 1) == 3 * divisor - 2
+    assert provably_less(rest, Expr.of(divisor))
+    assert divisor == 1 or not provably_less(rest, Expr.of(divisor - 1))
+
+
+def test_a_divisor_of_several_terms_stays() -> None:
+    _, i = axis("i", 100)
+    (symbol,) = i.symbols()
+    size = Symbol("n", "size", low=2)
+    for divisor in (Expr.of(size) + 1, Expr.of(size) * 2 + 3):
+        whole = i // divisor * divisor + i % divisor * 1 + i % divisor * 2
+        for value in range(0, 100, 7):
+            at = {symbol: value, size: 5}
+            by = divisor.evaluate(at.__getitem__)
+            assert whole.evaluate(at.__getitem__) == value + 2 * (value % by)

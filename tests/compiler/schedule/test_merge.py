@@ -216,7 +216,7 @@ def test_loops_that_have_to_be_the_firsts() -> None:
 
 
 @pytest.mark.parametrize("alone", [True, False])
-@pytest.mark.parametrize("least", [0, 2, 3, 64])
+@pytest.mark.parametrize("least", [0, 1, 2, 3, 64])
 def test_inlined(alone: bool, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long producer's loops are kept, where it is read point by point."""
     monkeypatch.setattr(align, "_LONG", least)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 
 import torch
 from torch import fx
@@ -15,10 +16,8 @@ def storages(node: fx.Node) -> list[StorageWeakRef]:
     found = []
     for value in tree_leaves(node.meta.get("val")):
         if isinstance(value, torch.Tensor):
-            try:
+            with suppress(NotImplementedError, RuntimeError):  # sparse tensors have none
                 found.append(StorageWeakRef(value.untyped_storage()))
-            except (NotImplementedError, RuntimeError):
-                continue  # sparse tensors have none
     return found
 
 

@@ -160,12 +160,12 @@ class _Widening:
         if node.target not in _PRODUCTS:
             return False
         operands = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
-        values = [n.meta["val"] for n in operands]
-        if not all(_is_slow(v) and v.dtype == values[0].dtype for v in values):
+        first = operands[0].meta["val"]  # torch multiplies tensors of one type
+        if not _is_slow(first):
             return False
         missing = [n for n in operands if self.find(n, make=False) is None]
         converted = sum(_elements(n.meta["val"]) for n in missing)
-        return pays_to_widen(values[0].dtype, _multiplications(node), converted)
+        return pays_to_widen(first.dtype, _multiplications(node), converted)
 
     # -- rewriting --------------------------------------------------------------------------
 
@@ -212,9 +212,11 @@ class _Widening:
             return node
         if self.find(node, make=False) is None:
             root = node  # two views of a tensor take one conversion
-            while root.target in VIEWS and isinstance(root.args[0], fx.Node):
-                if _elements(_first(root.args[0])) > _elements(_first(root)):
-                    break
+            while (
+                root.target in VIEWS
+                and isinstance(root.args[0], fx.Node)
+                and _elements(_first(root.args[0])) <= _elements(_first(root))
+            ):
                 root = root.args[0]
             if not isinstance(root.meta["val"], torch.Tensor):
                 root = node

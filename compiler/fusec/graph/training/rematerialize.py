@@ -165,10 +165,9 @@ def _large_inputs(node: fx.Node) -> list[fx.Node] | None:
     if node.target not in _CHEAP:
         return None
     inputs = node.all_input_nodes
-    values = [n.meta["val"] for n in (node, *inputs)]
-    if not all(isinstance(value, torch.Tensor) for value in values):
-        return None  # a number that follows from sizes
-    return inputs if len({value.device for value in values}) == 1 else None
+    # a number that follows from sizes is nowhere
+    places = {getattr(n.meta["val"], "device", None) for n in (node, *inputs)}
+    return inputs if len(places) == 1 else None
 
 
 def _inputs(formula: _Formula) -> set[fx.Node]:

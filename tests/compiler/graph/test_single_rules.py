@@ -1,0 +1,222 @@
+"""Single rules of the graph's passes, asked of nodes made by hand: nothing is compiled."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from fusec.graph.facts import half_speed
+from fusec.graph.facts.storages import storages
+from fusec.graph.losses.in_parts import _leaves_rows
+from fusec.graph.products.widened_halves import _multiplications
+from fusec.graph.regions import inline_regions
+from fusec.graph.simplify.attention_blocks import UNBLOCKED, drop_block_lists
+from fusec.graph.training.rematerialize import _large_inputs
+from fusec.graph.verifier import _has_tensors
+from support.captured import Captured
+
+aten = torch.ops.aten
+BF16 = torch.bfloat16
+
+
+def values(graph: fx.Graph, *given: Any) -> list[fx.Node]:
+    """Return inputs that say so of their values."""
+    nodes = []
+    for number, value in enumerate(given):
+        node = graph.placeholder(f"given_{number}")
+        node.meta["val"] = value
+        nodes.append(node)
+    return nodes
+
+
+def call(graph: fx.Graph, target: Any, *args: Any, value: Any = None, **kwargs: Any) -> fx.Node:
+    node = graph.call_function(target, args, kwargs)
+    node.meta["val"] = value
+    return node
+
+
+def test_some_results_may_be_none() -> None:
+    x = torch.ones(2)
+    assert _has_tensors(x)
+    assert _has_tensors((None, x))
+    assert _has_tensors([x, 3])
+    assert not _has_tensors((None, 3))
+    assert not _has_tensors(None)
+
+
+def test_sparse_tensors_have_no_storage() -> None:
+    x = torch.ones(3, 4)
+    graph = fx.Graph()
+    dense, sparse, both, none = values(graph, x, x.to_sparse(), [x, x.to_sparse(), x.t()], 3)
+    assert storages(sparse) == storages(none) == []
+    assert len(storages(dense)) == 1
+    assert storages(both) == storages(dense) * 2
+
+
+# -- products ---------------------------------------------------------------------------------
+
+
+def test_how_much_is_multiplied() -> None:
+    graph = fx.Graph()
+    x, w, b = torch.empty(6, 5), torch.empty(5, 7), torch.empty(7)
+    given = values(graph, x, w, b, torch.empty(3, 6, 5), torch.empty(3, 5, 7))
+    made = torch.empty(6, 7)
+    assert _multiplications(call(graph, aten.mm.default, *given[:2], value=made)) == 6 * 5 * 7
+    addmm = call(graph, aten.addmm.default, given[2], *given[:2], value=made)
+    assert _multiplications(addmm) == 6 * 5 * 7
+    bmm = call(graph, aten.bmm.default, *given[3:], value=torch.empty(3, 6, 7))
+    assert _multiplications(bmm) == 3 * 6 * 5 * 7
+
+
+@pytest.mark.parametrize(
+    ("wanted", "times"),
+    [((True, True, True), 2), ((True, False, True), 1), ((False, True, False), 1),
+     ((False, False, True), 0)],
+)  # fmt: skip
+def test_how_much_windows_multiply(wanted: tuple[bool, ...], times: int) -> None:
+    graph = fx.Graph()
+    x, w, y = torch.empty(2, 4, 9, 9), torch.empty(8, 4, 3, 3), torch.empty(2, 8, 7, 7)
+    image, weight, above = values(graph, x, w, y)
+    rest = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    forward = call(graph, aten.convolution.default, image, weight, None, *rest, value=y)
+    each = 2 * 8 * 7 * 7 * 4 * 3 * 3
+    assert _multiplications(forward) == each
+    backward = call(
+        graph, aten.convolution_backward.default, above, image, weight, [8], *rest, list(wanted)
+    )
+    assert _multiplications(backward) == times * each
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_the_least_time_of_each(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    taken = iter([9.0, 9.0, *([5.0, 2.0, 4.0, 3.0, 6.0, 1.0][: 2 * rounds])])
+
+    def work() -> None:
+        now[0] += next(taken)
+
+    monkeypatch.setattr(half_speed, "_ROUNDS", rounds)
+    monkeypatch.setattr(half_speed.time, "perf_counter", lambda: now[0])
+    assert half_speed._least(work, work) == [[5.0, 2.0], [], [4.0, 1.0]][rounds - 1]
+
+
+# -- losses in parts --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("index", "leaves"),
+    [
+        (slice(1, None), True),
+        (Ellipsis, True),
+        ((slice(None), slice(None, -1)), True),
+        ((Ellipsis, slice(None)), True),
+        ((slice(1, 3), Ellipsis), True),
+        ((slice(None), slice(2), slice(None)), True),
+        (0, False),
+        ((0, slice(None)), False),
+        ((slice(None), 0), False),
+        ((slice(None), None), False),
+        ((slice(None), slice(None), slice(0, 8)), False),
+        ((Ellipsis, slice(0, 8)), False),
+        ((0, Ellipsis), False),
+    ],
+    ids=str,
+)
+def test_which_parts_have_whole_rows(index: Any, leaves: bool) -> None:
+    captured = Captured()
+    x = captured.input(torch.empty(4, 6, 8))
+    assert _leaves_rows(captured.call(operator.getitem, x, index)) is leaves
+
+
+@pytest.mark.parametrize(
+    ("method", "args", "leaves"),
+    [
+        ("view", (24, 8), True),
+        ("reshape", (-1, 8), True),
+        ("view", (12, 16), False),
+        ("contiguous", (), True),
+        ("float", (), True),
+        ("to", (torch.float32,), True),
+        ("to", (torch.float64,), False),
+        ("double", (), False),
+        ("t", (), False),
+        ("relu", (), False),
+    ],
+)
+def test_which_methods_leave_rows(method: str, args: tuple[Any, ...], leaves: bool) -> None:
+    captured = Captured()
+    shape = (8, 8) if method == "t" else (4, 6, 8)
+    assert _leaves_rows(captured.call(method, captured.input(torch.empty(shape)), *args)) is leaves
+
+
+# -- what backward computes again -------------------------------------------------------------
+
+
+def test_what_a_cheap_operation_is_of() -> None:
+    size = ShapeEnv().create_unbacked_symint()
+    graph, x = fx.Graph(), torch.empty(4, 5)
+    one, other, elsewhere, number = values(graph, x, x, torch.empty(4, 5, device="meta"), size)
+    for args, wanted in (
+        ((one, other), [one, other]),
+        ((one, 2), [one]),
+        ((one, number), None),  # it follows from sizes
+        ((one, elsewhere), None),
+    ):
+        assert _large_inputs(call(graph, aten.mul.Tensor, *args, value=x)) == wanted
+    assert _large_inputs(call(graph, aten.mm.default, one, other, value=x)) is None
+
+
+# -- attention and regions --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lists", "dropped"),
+    [
+        ((UNBLOCKED, UNBLOCKED), True, 1),
+        ((UNBLOCKED, UNBLOCKED), False, 0),
+        ((UNBLOCKED, 128), True, 0),
+        ((128, UNBLOCKED), True, 0),
+        ((UNBLOCKED - 1, UNBLOCKED - 1), True, 0),
+    ],
+)
+def test_lists_of_one_block(sizes: tuple[int, int], lists: bool, dropped: int) -> None:
+    graph = fx.Graph()
+    q, k, v, count = values(graph, *[torch.empty(1, 1, 8, 8)] * 3, torch.empty(1))
+    made = call(graph, aten.ones.default, [1]) if lists else None
+    mask = (8, 8, *([made] * 8), *sizes, None)
+    attention = call(
+        graph, torch.ops.higher_order.flex_attention, q, k, v, None, mask, 0.1, {}, (), ()
+    )
+    more = call(graph, aten.add.Tensor, q, count)
+    graph.output((attention, more))
+    module = fx.GraphModule({}, graph)
+    assert drop_block_lists(module) == dropped
+    kept = [part for part in attention.args[4][2:-3] if part is not None]  # type: ignore[index]
+    assert bool(kept) is (lists and not dropped)
+    left = {node.target for node in module.graph.nodes}
+    assert (aten.ones.default in left) is bool(kept)
+    assert ("ones" in module.code) is bool(kept)
+
+
+def test_the_code_of_a_region_is_its_callers() -> None:
+    with FakeTensorMode():
+        region = make_fx(lambda x: (x.sin(),))(torch.empty(3))
+        value = torch.empty(3)
+    graph = fx.Graph()
+    (x,) = values(graph, value)
+    place = graph.get_attr("region")
+    called = call(graph, torch.ops.higher_order.invoke_subgraph, place, "region", x)
+    first = call(graph, operator.getitem, called, 0, value=value)
+    graph.output((first,))
+    module = fx.GraphModule({"region": region}, graph)
+    assert inline_regions(module) == 1
+    assert "invoke_subgraph" not in module.code
+    given = torch.randn(3)
+    torch.testing.assert_close(module(given)[0], given.sin())

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from programs import jobs
+from programs import jobs, state
 from programs.__main__ import main, parse
+from programs.examine import examine
 
 # A child that answers for each seed: one is wrong, one ends it, one hangs.
 CHILD = """
@@ -69,6 +70,27 @@ def test_a_run_ends_in_time(tmp_path: Path, child: list[str]) -> None:
     rows = jobs.Jobs(options(tmp_path, "--seconds", "0.001"), range(400), child).go()
     assert len(rows) < 400
     assert not problems(rows)
+
+
+def test_what_differs_is_run_alone(
+    tmp_path: Path, child: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "ALONE_LIMIT", 2.0)
+    given = options(tmp_path)
+    rows = {seed: jobs.alone(seed, given, child) for seed in (1, 3, 5, 6)}
+    assert rows[1] == {"seed": 1}
+    assert problems(rows) == {3: "crash: 7", 5: "hangs: more than 2 s", 6: "output 0: differs"}
+
+
+@pytest.mark.parametrize("wrong", [{}, {"problems": ["x: differs"], "repro": "a file"}])
+def test_what_only_other_programs_bring_about_is_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: jobs.Row
+) -> None:
+    monkeypatch.setattr(state, "problems", lambda *_, **__: ["output 0: differs"])
+    monkeypatch.setattr(jobs, "alone", lambda seed, _: {"seed": seed, **wrong})
+    row = examine(0, options(tmp_path, "--state")).row()
+    row.pop("seconds", None)
+    assert row == {"seed": 0, **(wrong or {"after_others": ("output 0: differs",)})}
 
 
 def test_nets_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--report", type=Path, default=Path("build/fuzz.jsonl"), help="with --jobs: a line a seed"
     )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
@@ -64,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong = sum("problems" in row for row in rows)
     words = "state programs" if options.state else "programs"
     print(f"{wrong} of {len(rows)} {words} differ; {time.monotonic() - started:.0f} s")
+    if behind := [row["seed"] for row in rows if "after_others" in row]:
+        print(f"{len(behind)} differ behind others, and not in a process of their own: {behind}")
     if options.validate:
         calls, kernels, skipped = (
             sum(row.get(name, 0) for row in rows) for name in ("calls", "kernels", "skipped")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from programs import contexts, generate
+from programs import contexts, generate, jobs
 from programs.shrink import repro, shrunk
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class Examined:
         calls: Calls of parts that were validated.
         kernels: Kernels among them.
         skipped: Calls that were too large to be.
+        after_others: How it differed behind other programs, where it does not in a process of its
+            own: they left torch in a state in which eager is another.
     """
 
     seed: int
@@ -41,6 +43,7 @@ class Examined:
     calls: int = 0
     kernels: int = 0
     skipped: int = 0
+    after_others: tuple[str, ...] = ()
 
     def row(self) -> dict[str, Any]:
         """Return what is not empty, for a line of JSON."""
@@ -111,8 +114,11 @@ def _state(seed: int, options: argparse.Namespace) -> Examined:
     found = check(program)
     if not found:
         return Examined(seed)
+    if not options.alone:
+        row = jobs.alone(seed, options)
+        return Examined(**row) if "problems" in row else Examined(seed, after_others=tuple(found))
     smaller, again = shrunk(program, check)
-    if not again:  # it differed once, and does not any more
+    if not again:  # it differs in a process that has run no other, and then no more
         return Examined(seed, ("differs the first time only", *found), str(program))
     path = repro(smaller, again)
     return Examined(seed, tuple(again), str(smaller), str(path))

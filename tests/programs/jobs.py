@@ -25,6 +25,7 @@ from support.children import in_threads, json_lines
 Row = dict[str, Any]
 CHUNK = 250  # seeds of a process: its libraries stay loaded, and what torch remembers grows
 TIME_LIMIT = 150.0  # seconds of a seed
+ALONE_LIMIT = 100.0  # ... of one that is run once more, in a process of its own
 SHOWN = ("target", "device", "train", "halves", "dynamic", "state", "length", "validate")
 DEFAULTS = {"target": "auto", "device": "cpu"}
 
@@ -192,6 +193,37 @@ def _flags(options: argparse.Namespace) -> list[str]:
     return flags
 
 
+def alone(
+    seed: int,
+    options: argparse.Namespace,
+    command: Sequence[str] = (sys.executable, "-m", "programs"),
+) -> Row:
+    """Return what comes of a seed in a process that ran no other program before.
+
+    Args:
+        seed: Of the program.
+        options: Of the suite.
+        command: What is a child; a test has its own.
+    """
+    try:
+        done = subprocess.run(
+            [*command, "--child", "--alone", *_flags(options)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            input=json.dumps([seed]),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=ALONE_LIMIT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"seed": seed, "problems": [f"hangs: more than {ALONE_LIMIT:.0f} s"]}
+    try:
+        return json.loads(done.stdout)  # type: ignore[no-any-return]
+    except ValueError:
+        return {"seed": seed, "problems": [f"crash: {done.returncode}"]}
+
+
 def serve(options: argparse.Namespace) -> None:
     """Run, as a child, the seeds given on standard input; answer with a JSON line each."""
     from programs.examine import examine, prepare
@@ -202,4 +234,4 @@ def serve(options: argparse.Namespace) -> None:
         print(json.dumps(examine(seed, options).row()), file=answers, flush=True)
 
 
-__all__ = ["Jobs", "net_of", "read", "serve"]
+__all__ = ["Jobs", "alone", "net_of", "read", "serve"]

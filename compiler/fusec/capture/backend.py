@@ -28,6 +28,7 @@ from fusec.capture.list_inputs import Flat, has_lists
 from fusec.capture.number_restarts import (
     forget_numbers,
 )
+from fusec.capture.own_tracing import own_tracing
 from fusec.capture.result_modes import ResultModes, result_modes
 from fusec.capture.side_effects import side_effects
 from fusec.capture.tuned_calls import TunedCalls
@@ -38,8 +39,10 @@ from fusec.gc_pause import Rest
 from fusec.graph.pipeline import check_without
 from fusec.options import Options
 
-# torch keeps the assertion that has a message, and drops the one without as nobody reads it.
+# torch keeps the assertion that has a message, and drops the one without as nobody reads it; so
+# does torch 2.11 with the check of what a factorization found.
 fx.node.has_side_effect(torch.ops.aten._assert_async.default)
+fx.node.has_side_effect(torch.ops.aten._linalg_check_errors.default)
 cache_artifacts.install()
 whole_calls.install()  # before anything is captured: this module is what names the backend
 
@@ -105,7 +108,7 @@ class Backend:
                 return flat.call(self(flat.module, given))
         if self.builds:
             refuse_capture()
-        with self._lock, Rest():
+        with self._lock, own_tracing(), Rest():
             return self._compile(GraphCall(module, example_inputs, torch.is_grad_enabled()))
 
     def _compile(self, captured: GraphCall) -> Callable[..., Any]:

@@ -31,6 +31,8 @@ _KEPT = (
     aten.std_mean,
     aten.logsumexp,
     aten.silu,
+    aten.clamp_min,
+    aten.clamp_max,
     aten.masked_fill,
     aten.floor_divide,
     aten.tril,

@@ -26,11 +26,13 @@ from fusec.graph.convolutions.one_pixel import multiply_single_pixels
 from fusec.graph.losses.in_parts import compute_in_parts
 from fusec.graph.products.alignment import align_products
 from fusec.graph.products.bias import add_biases_later
+from fusec.graph.products.grouped import multiply_groups
 from fusec.graph.products.onednn import multiply_by_onednn
 from fusec.graph.products.products_of_halves import multiply_halves
 from fusec.graph.products.wide_results import ask_for_wide_results
 from fusec.graph.products.widened_halves import widen_products
 from fusec.graph.refusals.byte_images import keep_interpolations_of_bytes
+from fusec.graph.refusals.sizes import keep_promised_sizes
 from fusec.graph.simplify.attention_blocks import drop_block_lists
 from fusec.graph.simplify.attention_masks import simplify_attention_masks
 from fusec.graph.simplify.cse import merge_common
@@ -175,6 +177,13 @@ PASSES: tuple[Pass, ...] = (
         required="the decomposition rounds otherwise than eager",
     ),
     Pass(
+        "promised_sizes",
+        _replacing(keep_promised_sizes),
+        frozenset({GraphForm.CAPTURED}),
+        "what a program promises the size of is computed, even if nobody reads it",
+        required="a promise that does not hold would be kept silent",
+    ),
+    Pass(
         "inference_regions",
         _replacing(record_nothing_instead),
         frozenset({GraphForm.CAPTURED}),
@@ -231,6 +240,13 @@ PASSES: tuple[Pass, ...] = (
         lambda s: add_biases_later(s.module),
         _FUNCTIONAL,
         "a bias is added by the kernel that reads the product, not in a pass of its own",
+        applies=_for_libraries,
+    ),
+    Pass(
+        "groups_of_rows",
+        lambda s: multiply_groups(s.module),
+        _FUNCTIONAL,
+        "the host waits in no layer of a mixture of experts for how many rows each expert has",
         applies=_for_libraries,
     ),
     Pass(

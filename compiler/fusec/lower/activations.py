@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from fusec.devices import CPU
 from fusec.ir import ops
 from fusec.ir.node import Node
 from fusec.lower.elementwise import (
@@ -45,7 +48,10 @@ def clamp(
     if common == torch.bool and lowering.label == "clamp":
         raise NotLowered("eager refuses to clamp bools", refused=True)
     if any(isinstance(bound, float) and math.isnan(bound) for bound in (low, high)):
-        return lowering.pointwise(lambda index: ops.const(math.nan, dtype))  # as eager fills it
+        if lowering.label == "clamp" and None in (low, high) and _is_no_bound():
+            low = high = None
+        else:  # as eager fills it
+            return lowering.pointwise(lambda index: ops.const(math.nan, dtype))
 
     def value(index: Index) -> Node:
         result = element(x, index, dtype)
@@ -56,6 +62,13 @@ def clamp(
         return result
 
     return lowering.pointwise(value)
+
+
+@functools.cache
+def _is_no_bound() -> bool:
+    """Whether ``x.clamp(min=nan)`` is x with this torch (2.11), and not NaN (2.13)."""
+    with unset_fake_temporarily(), torch.device(CPU):
+        return bool(torch.zeros(1).clamp(min=math.nan) == 0)
 
 
 def _bounded(value: Node, bound: Operand, limit: Node, beyond: str) -> Node:

@@ -249,8 +249,8 @@ def is_convolution(body: Body) -> bool:
         return False
     free = free_axes(tuple(loads))
     axes = {axis for axis in body.axes if axis.size != 1}
-    images = {load.buffer for load in loads if free[load] >= axes}
-    return bool(often & images) and bool(often - images)
+    in_image = [free[load] >= axes for load in loads if load.buffer in often]
+    return any(in_image) and not all(in_image)
 
 
 def reads_windows(body: Body) -> bool:

@@ -135,7 +135,7 @@ def _check_text(candidate: Candidate, *, trust: bool) -> None:
         _refuse(probation.crash(text))
         _refuse(binary.source_problem(text, source.text))
     elif text != source.text and isinstance(target, PythonTarget):
-        _refuse(python_text.problem(text))
+        _refuse(python_text.problem(text, target.may_import))
 
 
 def _check(

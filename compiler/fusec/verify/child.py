@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ import torch
 from fusec.errors import CompileError
 from fusec.systems import this_system
 from fusec.target_api.worker import WorkerKernel
-from fusec.verify import endurance, faults
+from fusec.verify import endurance, faults, state
 from fusec.verify.guard import GUARD, Area
 from fusec.verify.protocol import OUTPUT_LIMIT, Message, poison_byte, receive
 
@@ -289,6 +290,7 @@ def _rehearsed(body: Message) -> Message:
         for o in map(TensorSpec.read, case["arguments"])
     ]
     worker = importlib.import_module(body["worker"])
+    before, threads = state.of_torch(), threading.enumerate()
     signal.signal(signal.SIGALRM, _raise_timed_out)
     signal.setitimer(signal.ITIMER_REAL, body["timeout"])
     try:
@@ -298,7 +300,11 @@ def _rehearsed(body: Message) -> Message:
     except CompileError as error:
         said = [asdict(diagnostic) for diagnostic in error.diagnostics]
         return {"refused": {"diagnostics": said, "output": error.output}}
-    return {"done": {}}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    words = state.changes_of_torch(before, threads)
+    return {"result": {"problem": "state", "words": words, "calls": 1}} if words else {"done": {}}
 
 
 class _TimedOut(BaseException):  # no text's `except Exception` stops it

@@ -2,13 +2,13 @@
 
 The functions that Triton compiles can do nothing but compute; the code around them is ordinary
 Python, in the process of the notebook, which even runs it to see what it starts.  It has to start
-kernels, and to take memory for them.  What it may import is the target's business.
+kernels, and to take memory for them.  What it may import, its target says.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from fusec.verify.words import Finding
 
@@ -44,21 +44,36 @@ _CONTAINERS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetC
 _MAKERS = ("list", "dict", "set", "defaultdict", "OrderedDict", "bytearray")
 
 
-def problem(text: str) -> Finding | None:
+def problem(text: str, may_import: Collection[str]) -> Finding | None:
     """Return the first thing in a text that acts on the process that runs it, with its line.
 
     Args:
         text: The whole kernel file; what is no Python is no matter of this function's.
+        may_import: The packages that it has a use for. The check sees nothing of others.
     """
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return None
-    found = sorted([*_within(tree), *_kept(tree), *_loops(tree)])
+    found = sorted([*_imports(tree, may_import), *_within(tree), *_kept(tree), *_loops(tree)])
     if not found:
         return None
     line, reason = found[0]
     return Finding("unsafe", reason + _INSTEAD, line)
+
+
+def _imports(tree: ast.Module, may_import: Collection[str]) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        modules: list[str] = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [("." * node.level) + (node.module or "")]
+        for module in modules:
+            if module.partition(".")[0] not in may_import:
+                assert isinstance(node, (ast.Import, ast.ImportFrom))
+                may = ", ".join(may_import)
+                yield node.lineno, f"imports {module}, where a kernel file may import {may}"
 
 
 def _within(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fusec.kernel_source import Argument, Signature
+from fusec.report import counted
 from fusec.verify.guard import GUARD, PAGE
 from fusec.verify.protocol import Message, poison_byte
 
@@ -214,8 +215,8 @@ def _problem(
         reason = f"its own Python did not finish within {seconds:.1f} s: an endless loop?"
         return Finding("timeout", reason, result["line"], result["traceback"])
     if problem == "state":
-        calls = result["calls"]
-        return Finding("unsafe", f"{result['words']} (seen in {calls} calls)")
+        seen = counted(result["calls"], "call")
+        return Finding("unsafe", f"{result['words']} (seen in {seen})")
     if problem == "exception":
         stage = "compile" if result["type"] in _TEXT_ERRORS else "crash"
         message = result["message"].strip().partition("\n")[0]

@@ -212,3 +212,19 @@ def test_every_rounding_is_kept_where_that_is_asked_for() -> None:
     same = (compiled(x, w) == rounded).double().mean()
     assert same > 0.99  # but for another order of additions
     assert (rounded == (x @ w).bfloat16()).double().mean() < 0.5
+
+
+def test_a_part_of_a_tensor_is_converted_and_not_the_rest_of_it() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        part = w[:64]
+        return x @ part.t(), x @ part
+
+    with FakeTensorMode() as mode:
+        shapes = (64, 64), (640, 64)
+        module = make_fx(function)(*(torch.empty(s, dtype=torch.bfloat16) for s in shapes))
+    with tracing(TracingContext(mode)):
+        assert widen_products(module) == 2
+    converted = [n for n in module.graph.nodes if "convert" in str(n.target)]
+    widened = [n for n in converted if n.meta["val"].dtype == torch.float32]
+    made = [n.args[0].meta["val"].numel() for n in widened]
+    assert made == [64 * 64] * 2  # x, and what both products read of w

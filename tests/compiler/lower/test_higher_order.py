@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -53,7 +54,7 @@ def inverted(x: torch.Tensor) -> torch.Tensor:
     ("function", "call"),
     [
         (chosen, "cond"),
-        (inverted, "with_effects"),
+        (inverted, "with_effects|check_errors"),  # torch 2.13 and 2.11
         (scanned, "scan"),
         (mapped, "map_impl"),
         (repeated, "while_loop"),
@@ -66,7 +67,7 @@ def test_only_the_operator_itself_is_a_call(function: Function, call: str) -> No
     (graph,) = compiled.graphs
     assert not graph.fallback
     assert graph.kernels
-    assert any(call in extern.reason for extern in graph.externs)
+    assert any(re.search(call, extern.reason) for extern in graph.externs)
 
 
 def test_gradients_through_a_condition() -> None:

@@ -292,6 +292,11 @@ def test_copies_in_shapes_that_no_view_has(make: Callable[[], torch.Tensor], tar
 
     torch._dynamo.reset()
     x, compiled = make(), fusec.compile(function, target=target)
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            function(x)
+    except ValueError:  # torch 2.11: then torch.compile fails before any backend is asked
+        pytest.skip("this torch takes no copy in a shape that no view has")
     found, plain = compiled(x), function(x)
     assert torch.equal(found, plain)
     assert found.stride() == plain.stride()

@@ -71,6 +71,11 @@ def unread(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
+def unread_of_several(x: torch.Tensor) -> torch.Tensor:
+    torch._check(torch.unique(x, return_counts=True)[1].size(0) == 3)
+    return x + 1
+
+
 def asserted(x: torch.Tensor) -> torch.Tensor:
     torch._assert_async((x > 0).all(), "not all are positive")
     return x + 1
@@ -100,6 +105,7 @@ PROMISES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], list[tuple[Any, .
     "unique": (unique, (T([1, 2, 3, 4]),), [(T([1, 2, 3, 3]),), (T([1, 1, 1, 1]),)]),
     "numbers": (split, (T([2, 3]), torch.randn(5)), [(T([3, 2]), torch.randn(5))]),
     "read by nobody": (unread, (T([1.0, 2, 3]),), [(T([1.0, 0, 3]),)]),
+    "read by nobody, of several": (unread_of_several, (T([1.0, 2, 3]),), [(T([1.0, 3, 3]),)]),
     "assertion": (asserted, (T([1.0, 2]),), [(T([1.0, -2]),)]),
     "assertion without words": (asserted_and_updated, (T([1.0, 2]),), [(T([1.0, -2]),)]),
 }

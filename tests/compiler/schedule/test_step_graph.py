@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, recording
 from fusec.ir.program import Compute, Extern, ExternKind, Program, Step, TensorRef
 from fusec.report import FusionDecision
+from fusec.schedule.rules import known_names
 from fusec.schedule.step_graph import (
     FusionView,
     GraphEdge,
@@ -199,3 +201,12 @@ def test_why(first: str, second: str, text: str) -> None:
 def test_rules_number_what_is_there_twice() -> None:
     assert rule_for(VIEW, "sin1", "exp") == "sin#1:exp"
     assert rule_for(VIEW, "sum", "sin2") == "sum:sin#2"
+
+
+def test_what_a_kernel_could_do_as_well_has_both_names() -> None:
+    opaque = call("xy", "a")
+    product = replace(opaque, body=kernel("xy", "a").body)
+    for step, names in ((opaque, {"aten.mm"}), (product, {"aten.mm", "mm"})):
+        program = Program(("x", "y"), {}, BUFFERS, (step, kernel("a", "z")), (ref("z"),))
+        expected = dict.fromkeys(names, ("to_a",))
+        assert known_names(program) == expected | {"label_z": ("to_z",)}

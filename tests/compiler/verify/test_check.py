@@ -289,7 +289,7 @@ TRITON_WRONG = {
     "unknown name": (("value * 2.0", "valeu * 2.0"), "compile", "valeu"),
     "too few programs": (("triton.cdiv(n, BLOCK)", "n // BLOCK"), "wrong", "unwritten"),
     "parameters": (("def launch(x, out, n)", "def launch(out, x, n)"), "signature", "must keep"),
-    "import": (("import torch", "import os"), "signature", "imports os"),
+    "import": (("import torch", "import os"), "unsafe", "imports os"),
     "no launch": (("def launch", "def start"), "signature", "launch(...) is missing"),
     "not jit": (("@triton.jit\n", ""), "signature", "@triton.jit"),
     "endless": (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fusec.targets.triton.target import Triton
 from fusec.verify import python_text
+from fusec.verify.words import Finding
 from support import handwritten_kernels as vk
 from support.paths import TESTS
 
@@ -18,15 +20,20 @@ REFUSED = {
     "a file": ("    open('f', 'w')\n", "names open"),
     "classes": ("    print(().__class__)\n", "names __class__"),
     "a global": ("    global SEEN\n    SEEN = x\n", "keeps `SEEN` from call to call"),
+    "another package": ("    import os.path\n", "imports os.path, where a kernel file may import"),
     "a loop": ("    while n:\n        n |= 1\n", "has a `while` outside of its kernels"),
 }
+
+
+def problem(text: str) -> Finding | None:
+    return python_text.problem(text, Triton.may_import)
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refuses(name):
     code, reason = REFUSED[name]
     text = vk.TRITON.replace(LAUNCH, LAUNCH + code)
-    found = python_text.problem(text)
+    found = problem(text)
     assert found is not None
     assert found.stage == "unsafe"
     assert found.reason.startswith(reason)
@@ -38,31 +45,31 @@ def test_refuses(name):
     "line", ["KEPT = {}", "KEPT: dict = {}", "KEPT = list()", "KEPT = [None]", "def f(a, b=[]): 1"]
 )
 def test_what_is_kept(line):
-    found = python_text.problem(vk.TRITON.replace("BLOCK = 128", f"{line}\nBLOCK = 128"))
+    found = problem(vk.TRITON.replace("BLOCK = 128", f"{line}\nBLOCK = 128"))
     assert found is not None
     assert "from call to call" in found.reason
     assert found.line == 5
 
 
 def test_what_a_kernel_may_have():
-    assert python_text.problem(vk.TRITON) is None
+    assert problem(vk.TRITON) is None
     lines = (
         "    scratch = torch.empty((4, n), dtype=torch.float32, device=x.device)\n"
         "    stream = torch.cuda.Stream()\n    stream.wait_stream(torch.cuda.current_stream())\n"
         "    torch.cuda.current_stream().wait_stream(stream)\n"
         "    sizes = [n, n]\n    sizes[0] = 2\n"
     )
-    assert python_text.problem(vk.TRITON.replace(LAUNCH, LAUNCH + lines)) is None
+    assert problem(vk.TRITON.replace(LAUNCH, LAUNCH + lines)) is None
     loop = vk.TRITON.replace(
         "    mask = i < n", "    while n > 100:\n        n -= 1\n    mask = i < n"
     )
-    assert python_text.problem(loop) is None  # the kernel's own runs where it can be ended
-    assert python_text.problem("def launch(:") is None  # the target says what is wrong with that
+    assert problem(loop) is None  # the kernel's own runs where it can be ended
+    assert problem("def launch(:") is None  # the target says what is wrong with that
 
 
 @pytest.mark.parametrize("path", sorted((TESTS / "golden" / "triton").glob("*.py")), ids=str)
 def test_generated_kernels_have_none_of_it(path):
-    assert python_text.problem(path.read_text()) is None
+    assert problem(path.read_text()) is None
 
 
 def test_a_check_refuses_it_unless_it_is_trusted():

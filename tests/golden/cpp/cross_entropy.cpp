@@ -22,32 +22,24 @@ extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __
         const int64_t checked = valid ? wrapped : 0;
         const float logits_val = logits[i0 * 5000 + checked];
         float row_max = -INFINITY;
-        int row_max_nan = 0;
         alignas(64) float row_max_lanes[LINE];
         for (float& lane : row_max_lanes) lane = -INFINITY;
-        alignas(64) int row_max_nan_lanes[LINE] = {};
         {
             const auto block = [&](int64_t r0_line, int64_t count) __attribute__((always_inline)) {
                 #pragma GCC ivdep
                 for (int64_t lane = 0; lane < count; ++lane) {
                     const int64_t r0 = r0_line + lane;
-                    const float value = logits[i0 * 5000 + r0];
-                    row_max_nan_lanes[lane] |= value != value;
-                    row_max_lanes[lane] = row_max_lanes[lane] > value ? row_max_lanes[lane] : value;
+                    row_max_lanes[lane] = number_max(logits[i0 * 5000 + r0], row_max_lanes[lane]);
                 }
             };
             int64_t r0_at = 0;
             for (; r0_at + LINE <= 5000; r0_at += LINE) block(r0_at, LINE);
             if (r0_at < 5000) block(r0_at, 5000 - r0_at);
         }
-        #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan)
+        #pragma omp simd reduction(max : row_max)
         for (int64_t lane = 0; lane < LINE; ++lane) {
-            const float value = row_max_lanes[lane];
-            row_max_nan |= value != value;
-            row_max = row_max > value ? row_max : value;
-            row_max_nan |= row_max_nan_lanes[lane];
+            row_max = number_max(row_max_lanes[lane], row_max);
         }
-        if (row_max_nan) row_max = NAN;
         const float difference = logits_val - row_max;
         double row_total = 0.0;
         for (int64_t r0_chunk = 0; r0_chunk < 5000; r0_chunk += 4096) {
@@ -87,7 +79,6 @@ extern "C" int cross_entropy(const float* __restrict__ logits, const int64_t* __
 // ---- helpers.h: the functions that the kernel calls ----
 
 #define INFINITY __builtin_inff()
-#define NAN __builtin_nanf("")
 #define FX_INLINE static inline __attribute__((always_inline))
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
@@ -170,6 +161,12 @@ template <typename T>
 static inline void interleave(const T& marks)
 {
     asm volatile("" : : "m"(marks));
+}
+
+// The greater of two numbers: a NaN is left out, and shows in what is summed.
+static inline float number_max(float value, float so_far)
+{
+    return value > so_far ? value : so_far;
 }
 
 // Wraps around where it overflows, as eager does.

@@ -21,7 +21,7 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
         for (int64_t r0 = 0; r0 < 24; ++r0) {
             #pragma omp simd
             for (int64_t i0 = i0_tile; i0 < i0_end; ++i0) {
-                column_max[i0 - i0_tile] = nan_max(x_turned[r0][i0 - i0_tile],
+                column_max[i0 - i0_tile] = number_max(x_turned[r0][i0 - i0_tile],
                     column_max[i0 - i0_tile]);
             }
         }
@@ -87,11 +87,10 @@ static inline int64_t at_most(int64_t x, int64_t limit)
     return x < limit ? x : limit;
 }
 
-// The greater of two numbers; NaN if either is.
-static inline float nan_max(float a, float b)
+// The greater of two numbers: a NaN is left out, and shows in what is summed.
+static inline float number_max(float value, float so_far)
 {
-    const float greater = a > b ? a : b;
-    return a != a ? a : greater;
+    return value > so_far ? value : so_far;
 }
 
 // Asks the memory for `count` elements from x on, so that they are there when their turn comes.

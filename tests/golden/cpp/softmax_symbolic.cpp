@@ -15,33 +15,25 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
     for (int64_t i0 = 0; i0 < s0; ++i0) {
         // line 4: y = torch.softmax(x, -1)
         float row_max = -INFINITY;
-        int row_max_nan = 0;
         alignas(64) float row_max_lanes[LINE];
         for (float& lane : row_max_lanes) lane = -INFINITY;
-        alignas(64) int row_max_nan_lanes[LINE] = {};
         {
             const auto block = [&](int64_t r0_line, int64_t count) __attribute__((always_inline)) {
                 prefetch<LINE>(&x[s1 * i0 + r0_line + 512]);
                 #pragma GCC ivdep
                 for (int64_t lane = 0; lane < count; ++lane) {
                     const int64_t r0 = r0_line + lane;
-                    const float value = x[s1 * i0 + r0];
-                    row_max_nan_lanes[lane] |= value != value;
-                    row_max_lanes[lane] = row_max_lanes[lane] > value ? row_max_lanes[lane] : value;
+                    row_max_lanes[lane] = number_max(x[s1 * i0 + r0], row_max_lanes[lane]);
                 }
             };
             int64_t r0_at = 0;
             for (; r0_at + LINE <= s1; r0_at += LINE) block(r0_at, LINE);
             if (r0_at < s1) block(r0_at, s1 - r0_at);
         }
-        #pragma omp simd reduction(max : row_max) reduction(| : row_max_nan)
+        #pragma omp simd reduction(max : row_max)
         for (int64_t lane = 0; lane < LINE; ++lane) {
-            const float value = row_max_lanes[lane];
-            row_max_nan |= value != value;
-            row_max = row_max > value ? row_max : value;
-            row_max_nan |= row_max_nan_lanes[lane];
+            row_max = number_max(row_max_lanes[lane], row_max);
         }
-        if (row_max_nan) row_max = NAN;
         double row_total = 0.0;
         for (int64_t r0_chunk = 0; r0_chunk < s1; r0_chunk += 4096) {
             const int64_t r0_end = at_most(r0_chunk + 4096, s1);
@@ -98,7 +90,6 @@ extern "C" int softmax(const float* __restrict__ x, float* __restrict__ out, int
 // ---- helpers.h: the functions that the kernel calls ----
 
 #define INFINITY __builtin_inff()
-#define NAN __builtin_nanf("")
 #define FX_INLINE static inline __attribute__((always_inline))
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
@@ -139,6 +130,12 @@ template <typename T>
 static inline void interleave(const T& marks)
 {
     asm volatile("" : : "m"(marks));
+}
+
+// The greater of two numbers: a NaN is left out, and shows in what is summed.
+static inline float number_max(float value, float so_far)
+{
+    return value > so_far ? value : so_far;
 }
 
 // Asks the memory for `count` elements from x on, so that they are there when their turn comes.

@@ -18,7 +18,7 @@ import torch
 from fusec.codegen.common.row_quantization import Quantized, find_quantized
 from fusec.ir.body import Body
 from fusec.ir.node import Cast, Const, Node, Op, Reduce
-from fusec.ir.scalars import SCALARS
+from fusec.ir.scalars import SCALARS, root_of
 
 _SMOOTH = frozenset(name for name, scalar in SCALARS.items() if scalar.smooth)
 _SCALING = frozenset(name for name, scalar in SCALARS.items() if scalar.scaling)
@@ -91,7 +91,7 @@ def follows_maximum(shift: Node, value: Node) -> bool:
 
 def is_softmax_weight(node: Node) -> bool:
     """Whether this is ``exp(x - max(x))``: at most 1, and exactly 1 somewhere in the row."""
-    if not (isinstance(node, Op) and node.name == "exp"):
+    if not (isinstance(node, Op) and root_of(node.name) == "exp"):
         return False
     difference = node.args[0]
     return (

@@ -121,7 +121,7 @@ def _can_move(operand: _Widened) -> bool:
         with fake:
             for move in operand.moves:
                 made = move.target(made, *move.args[1:], **move.kwargs)  # type: ignore[operator]
-    except RuntimeError:
+    except (RuntimeError, ValueError):  # fake tensors' own formulas raise the second
         return False
     return True
 

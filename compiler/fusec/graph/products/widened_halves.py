@@ -212,9 +212,11 @@ class _Widening:
             return node
         if self.find(node, make=False) is None:
             root = node  # two views of a tensor take one conversion
-            while root.target in VIEWS and isinstance(root.args[0], fx.Node):
-                if _elements(_first(root.args[0])) > _elements(_first(root)):
-                    break
+            while (
+                root.target in VIEWS
+                and isinstance(root.args[0], fx.Node)
+                and _elements(_first(root.args[0])) <= _elements(_first(root))
+            ):
                 root = root.args[0]
             if not isinstance(root.meta["val"], torch.Tensor):
                 root = node

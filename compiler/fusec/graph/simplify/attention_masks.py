@@ -117,16 +117,12 @@ def known_value(mask: fx.Node) -> torch.Tensor | None:
 
 def _makers(mask: fx.Node) -> list[fx.Node] | None:
     """Return all that a mask is made by, in order; None if an input or more has a part in it."""
-    found: set[fx.Node] = set()
-    todo = [mask]
-    while todo:
-        node = todo.pop()
+    found = {mask}
+    for node in reversed(mask.graph.nodes):
         if node in found:
-            continue
-        if not _is_repeatable(node):
-            return None
-        found.add(node)
-        todo += node.all_input_nodes
+            if not _is_repeatable(node):
+                return None
+            found.update(node.all_input_nodes)
     if any(not found.isdisjoint(written_by(node)) for node in mask.graph.nodes):
         return None
     return [node for node in mask.graph.nodes if node in found]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from typing import Any
 
@@ -75,9 +76,7 @@ def _as_node(current: fx.Node, value: Any) -> Any:
     """Return a symbolic size as a node in front of ``current``; anything else as it is."""
     if not _is_symbolic(value):
         return value
-    for node in current.graph.nodes:
-        if node is current:
-            break
+    for node in itertools.takewhile(lambda node: node is not current, current.graph.nodes):
         known: Any = node.meta.get("val")
         if _is_symbolic(known) and known.node.expr == value.node.expr:
             return node

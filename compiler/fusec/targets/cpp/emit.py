@@ -35,7 +35,7 @@ from fusec.targets.cpp.text.writer import Writer
 _RESERVED = {"threads", "failed", "lane", "count", "LINE", "INFINITY", "NAN", "at_most"}
 _RESERVED |= {"GRAIN", "ROWS", "COLUMNS", "PIECES", "BLOCK", "UNROLL", "TILE_ROWS", "TILE_COLUMNS"}
 _RESERVED |= {"prefetch", "prefetch_to_write", "interleave", "div_floor", "mod_floor", STREAM, END}
-_RESERVED |= {"nan_max", "nan_min", "running_sums", "mark", "better", "pair"}
+_RESERVED |= {"nan_max", "nan_min", "number_max", "running_sums", "mark", "better", "pair"}
 _RESERVED |= {"random_bits", "random_word", "random_group", "random_words"}
 _RESERVED |= {f"wrap_{name}{bits}" for name in ("add", "sub", "mul") for bits in ("", "32")}
 _RESERVED |= {f"turn_over_{bits}" for bits in (8, 16, 32, 64)}
@@ -183,7 +183,8 @@ def _use_patterns(body: Body) -> Body:
 def _nonpositive_power(node: Node, done: Mapping[Node, Node]) -> Node | None:
     """Return the weight of a softmax by a function for what is never above 0."""
     # A maximum of which infinities are replaced may be below what it is taken from.
-    if not is_softmax_weight(node) or not isinstance(node.args[0].args[1], Reduce):
+    direct = is_softmax_weight(node) and isinstance(node.args[0].args[1], Reduce)
+    if not direct or not isinstance(node, Op) or node.name != "exp":
         return None
     return op("exp_nonpositive", (done[node.args[0]],), node.dtype)
 

@@ -105,6 +105,15 @@ def test_what_is_known(name: str) -> None:
         assert torch.equal(found, mask.meta["example_value"])
 
 
+def test_a_mask_of_many_paths_is_walked_once() -> None:
+    c = Captured()
+    mask = ones(c)
+    for _ in range(60):
+        mask = c.call("mul", mask, mask)
+    c.call("add_", c.input(torch.ones(4, 4)), 1)  # is no part of it
+    assert torch.equal(known_value(mask), torch.ones(4, 4))  # type: ignore[arg-type]
+
+
 def test_the_largest_that_is_made() -> None:
     c = Captured()
     mask = c.call("expand", c.call(torch.ones, 1, 1), 2**14, 2**13)

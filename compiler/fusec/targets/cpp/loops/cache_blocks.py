@@ -232,7 +232,7 @@ class _Lanes:
     def combine(self, scope: Scope, writer: Writer) -> None:
         """Write how the result takes one lane."""
         value = Expression(self.part.place)
-        if has_nan(self.item):
+        if has_nan(scope.kernel, self.item):
             take_number(scope, self.item, self.nan, value, writer)
             writer.line(f"{self.nan} |= {self.part_nan};", self.item.node.source)
         else:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Self
 
+from fusec.codegen.common.carried_nan import extremes_of_numbers
 from fusec.ir.body import Body, Buffer, axis_sizes
 from fusec.ir.checks import is_check
 from fusec.ir.index import Symbol, lower_bound
@@ -70,6 +72,11 @@ class Facts:
                 self.users.setdefault(arg, []).append(node)
         written = set(self.body.writes())
         self.updated = frozenset(node.buffer for node in self.body.loads()) & written
+
+    @cached_property
+    def extremes_of_numbers(self) -> frozenset[Node]:
+        """Maxima that may leave NaN out."""
+        return extremes_of_numbers(self.body)
 
     def part(self, body: Body) -> Self:
         """Return the same for a part of the body: in a kernel the same names and tunables."""

@@ -134,13 +134,14 @@ def clause(item: Accumulator, nan: str = "") -> str:
     return f"{text} reduction(| : {nan})" if nan else text
 
 
-def has_nan(item: Accumulator) -> bool:
-    """Whether an accumulator is the extreme of values that may be NaN.
+def has_nan(kernel: KernelWriter, item: Accumulator) -> bool:
+    """Whether an accumulator is the extreme of values that may be NaN, and has to mind it.
 
     In a vector loop it is then two: the extreme of the numbers, which has an instruction, and
     whether there was a NaN. One that minds NaN in every step would be merged lane by lane.
     """
-    return item.dtype.is_floating_point and item.node.kind.endswith(("max", "min"))
+    real = item.dtype.is_floating_point and item.node.kind.endswith(("max", "min"))
+    return real and item.node not in kernel.extremes_of_numbers
 
 
 def take_number(
@@ -159,7 +160,7 @@ def take_number(
 def start_nans(scope: Scope, items: Sequence[Accumulator], writer: Writer) -> dict[str, str]:
     """Write the flags of extremes that a vector loop feeds; return them by the extreme's place."""
     nans = {}
-    for item in filter(has_nan, items):
+    for item in (item for item in items if has_nan(scope.kernel, item)):
         nan = nans[item.place] = scope.name(f"{item.place}_nan")
         first = "0" if _is_fresh(item, writer) else f"{item.place} != {item.place}"
         writer.line(f"int {nan} = {first};", item.node.source)
@@ -191,6 +192,9 @@ def combined(kernel: KernelWriter, item: Accumulator, value: Expression) -> str:
     if kind in ("max", "min"):
         if dtype == torch.bool:
             return f"{place} {'|' if kind == 'max' else '&'} {value.within(UNARY)}"
+        if item.node in kernel.extremes_of_numbers:
+            kernel.use(f"number_max.{SHORT[dtype]}")
+            return f"number_max({value.text}, {place})"
         return extreme(kernel, kind, dtype, value.text, place)
     operation = identities.COMBINES[kind]
     sign = SCALARS[operation].infix

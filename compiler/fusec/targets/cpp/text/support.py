@@ -161,6 +161,13 @@ def _own_text(name: str) -> str:
             f"    const {real} {word} = a {sign} b ? a : b;\n"
             f"    return a != a ? a : {word};\n}}\n"
         )
+    if stem == "number_max":
+        real = _C[kind]
+        return (
+            f"// The greater of two numbers: a NaN is left out, and shows in what is summed.\n"
+            f"{_INLINE} {real} {stem}({real} value, {real} so_far)\n{{\n"
+            f"    return value > so_far ? value : so_far;\n}}\n"
+        )
     return _OWN[stem].format(inline=_INLINE)
 
 

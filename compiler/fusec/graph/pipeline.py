@@ -26,6 +26,7 @@ from fusec.graph.convolutions.one_pixel import multiply_single_pixels
 from fusec.graph.losses.in_parts import compute_in_parts
 from fusec.graph.products.alignment import align_products
 from fusec.graph.products.bias import add_biases_later
+from fusec.graph.products.grouped import multiply_groups
 from fusec.graph.products.onednn import multiply_by_onednn
 from fusec.graph.products.products_of_halves import multiply_halves
 from fusec.graph.products.wide_results import ask_for_wide_results
@@ -247,6 +248,13 @@ PASSES: tuple[Pass, ...] = (
         lambda s: add_biases_later(s.module),
         _FUNCTIONAL,
         "a bias is added by the kernel that reads the product, not in a pass of its own",
+        applies=_for_libraries,
+    ),
+    Pass(
+        "groups_of_rows",
+        lambda s: multiply_groups(s.module),
+        _FUNCTIONAL,
+        "the host waits in no layer of a mixture of experts for how many rows each expert has",
         applies=_for_libraries,
     ),
     Pass(

@@ -38,6 +38,11 @@ _REASONS: dict[str | ExternKind, tuple[object, ...]] = {
     "products, losses and gradients of some rows after those of others": (
         "fusec::linear_cross_entropy",
     ),
+    # made by graph/products/grouped.py
+    "products of groups of rows find their rows themselves": (
+        "fusec::grouped_product",
+        "fusec::grouped_product_backward",
+    ),
     "what forward computed, times what backward is given": ("fusec::scaled_gradient",),
     "random numbers come from eager's own stream": (
         aten.rand,

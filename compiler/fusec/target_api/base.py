@@ -286,6 +286,20 @@ class LibraryTarget(Target):
         return "" if code.count("{") == code.count("}") else "braces do not match"
 
 
+class Groups(Protocol):
+    """Products of groups of rows, each with a matrix of its own; ``ends`` are their last rows."""
+
+    def grouped_rows(
+        self, x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor
+    ) -> torch.Tensor:
+        """Return rows times the matrix of their group, zeros behind the last group."""
+
+    def grouped_matrices(
+        self, x: torch.Tensor, y: torch.Tensor, ends: torch.Tensor, like: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the products of a group's rows of ``x``, turned, with those of ``y``."""
+
+
 class PythonTarget(Target):
     """A target whose kernels are Python functions: ``def launch(a0, ..., s0, ...)``.
 
@@ -338,6 +352,22 @@ class PythonTarget(Target):
         """Build kernels side by side, each ready to run on tensors; None for what is refused."""
         raise NotImplementedError
 
+    def groups(self) -> Groups | None:
+        """Return products of groups of rows that wait for nobody; None where there are none."""
+        return None
+
+    def multiply_in_place(self, x: torch.Tensor, factor: torch.Tensor) -> bool:
+        """Multiply a tensor by a number that the device knows, if it is not one.
+
+        Args:
+            x: Contiguous; overwritten.
+            factor: One float32 on its device.
+
+        Returns:
+            Whether it did, or would have.
+        """
+        return False
+
     def pack(self, compiled: Any, count: int) -> PackedKernel | None:
         """Return a compiled kernel for several sets of tensors at once; None if it cannot be.
 
@@ -367,6 +397,7 @@ class PythonTarget(Target):
 
 __all__ = [
     "ExportWords",
+    "Groups",
     "Language",
     "LibraryTarget",
     "Mismatch",

@@ -11,6 +11,7 @@ from torch import nn
 
 import fusec
 from fusec.errors import BadOption
+from fusec.graph.losses import linear_cross_entropy
 from fusec.graph.losses.linear_cross_entropy import rows_of_part
 from fusec.options import Options, read_bytes
 
@@ -105,6 +106,71 @@ def test_a_second_backward_gives_the_same() -> None:
         assert torch.equal(a, c)
     for a, b in zip(kept, first, strict=True):
         assert torch.equal(a, b), "what was given away is not changed"
+
+
+@pytest.fixture
+def overwritten(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the addresses of what is multiplied in its own place from now on."""
+    places: list[int] = []
+    multiply = linear_cross_entropy.multiply_in_place
+
+    def noted(x: Tensor, factor: Tensor) -> None:
+        places.append(x.data_ptr())
+        multiply(x, factor)
+
+    monkeypatch.setattr(linear_cross_entropy, "multiply_in_place", noted)
+    return places
+
+
+def test_the_last_backward_needs_no_more_memory(overwritten: list[int]) -> None:
+    given, compiled = tensors(torch.float32), in_parts(scaled)
+    found = torch.autograd.grad(compiled(*given), given[:3], retain_graph=True)
+    assert not overwritten, "it may be asked for again"
+    last = torch.autograd.grad(compiled(*given), given[:3])
+    assert {each.data_ptr() for each in last[1:]} <= set(overwritten)
+    for a, b in zip(found, last, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_what_somebody_else_is_given_is_not_overwritten(overwritten: list[int]) -> None:
+    given, compiled = tensors(torch.float32), in_parts(scaled)
+    saved: list[Tensor] = []
+
+    def keep(x: Tensor) -> Tensor:
+        saved.append(x)
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        loss = compiled(*given)
+    before = [each.clone() for each in saved]
+    torch.autograd.grad(loss, given[:3])
+    assert not overwritten
+    assert all(torch.equal(a, b) for a, b in zip(saved, before, strict=True))
+
+
+def test_what_is_multiplied_twice_within_a_backward_is_multiplied_once() -> None:
+    """A graph's program runs twice when a plan of it is made on a GPU."""
+    results: list[Tensor] = []
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(torch.arange(4.0))
+            linear_cross_entropy._own(*ctx.saved_tensors)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            for _ in range(3):
+                results.append(
+                    torch.ops.fusec.scaled_gradient(*ctx.saved_tensors, torch.tensor(3.0))
+                )
+            return gradient
+
+    Twice.apply(torch.ones(1, requires_grad=True)).sum().backward()
+    assert len(results) == 3
+    for each in results:
+        assert torch.equal(each, torch.arange(4.0) * 3)
 
 
 def test_scaling_changes_nothing_in_place() -> None:

@@ -4,7 +4,7 @@ The logits of a language model are its largest tensor by far, written to be read
 away.  Here only a part's are ever there: its product, its losses, and, where gradients are wanted,
 what its logits' gradients add to those of the rows and of the weight, in the memory of the logits
 themselves.  All three products happen in forward, none of them twice; backward scales the
-gradients by what it is given, for which the weight's is there twice for a moment.
+gradients by what it is given, in their own place where the graph is not kept.
 
 A weight's gradient is then a sum over parts, each rounded to its type: one more rounding a part.
 """
@@ -15,6 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from fusec.target_api.base import PythonTarget
+from fusec.target_api.registry import default_target
 
 Tensor = torch.Tensor
 Gradients = tuple[Tensor, Tensor, Tensor]
@@ -54,17 +57,18 @@ def pieces_of(columns: int) -> tuple[slice, ...]:
 
 
 def losses_of_part(
-    logits: Tensor, picked: Tensor, kept: Tensor, smoothing: float
+    logits: Tensor, picked: Tensor, kept: Tensor, smoothing: float, columns: int
 ) -> tuple[Tensor, Tensor]:
     """Return a row's loss each, in float32, zero for rows that are left out; and log-sum-exps.
 
     Args:
-        logits: Of the part's rows.
+        logits: Of the part's rows, and of columns that there are not.
         picked: Of them those of the targets.
         kept: Which rows count.
         smoothing: How much of the weight all columns share.
+        columns: How many there are.
     """
-    x = logits.float()
+    x = logits[:, :columns].float()
     total = x.logsumexp(1)
     loss = total - picked.float()
     if smoothing:
@@ -73,20 +77,26 @@ def losses_of_part(
 
 
 def gradients_of_part(
-    logits: Tensor, total: Tensor, target: Tensor, kept: Tensor, smoothing: float, share: Tensor
+    logits: Tensor,
+    total: Tensor,
+    target: Tensor,
+    kept: Tensor,
+    smoothing: float,
+    share: Tensor,
+    columns: int,
 ) -> None:
     """Put gradients in the logits' place.
 
     Args:
-        logits: Of the part's rows; overwritten.
+        logits: Of the part's rows, and of columns that there are not; overwritten.
         total: Their log-sum-exps.
         target: The columns that are right; any where rows are left out.
         kept: Which rows count.
         smoothing: How much of the weight all columns share.
         share: Times what the gradients are.
+        columns: How many there are.
     """
-    columns = logits.shape[1]
-    hot = torch.arange(columns, device=logits.device)[None, :] == target[:, None]
+    hot = torch.arange(logits.shape[1], device=logits.device)[None, :] == target[:, None]
     weight = torch.where(hot, 1.0 - smoothing, 0.0)
     if smoothing:
         weight = weight + smoothing / columns
@@ -131,10 +141,12 @@ def _in_parts(
     step = rows_of_part(rows, columns, x.element_size(), budget)
     pieces = pieces_of(columns)
     wide = -(-columns // LINE) * LINE
-    room = x.new_empty(min(step, rows), wide)[:, :columns]
+    room = x.new_empty(min(step, rows), wide)
+    room[:, columns:] = 0  # contiguous, so that kernels overwrite it in place
     for first in range(0, rows, step):
         part = slice(first, min(first + step, rows))
-        logits = room[: part.stop - first]
+        padded = room[: part.stop - first]
+        logits = padded[:, :columns]
         for piece in pieces:
             if bias is None:
                 torch.mm(x[part], weight[piece].t(), out=logits[:, piece])
@@ -142,9 +154,9 @@ def _in_parts(
                 torch.addmm(bias[piece], x[part], weight[piece].t(), out=logits[:, piece])
         right, there = place[part], kept[part]
         picked = logits.gather(1, right[:, None])[:, 0]
-        losses[part], total = _compiled[losses_of_part](logits, picked, there, smoothing)
+        losses[part], total = _compiled[losses_of_part](padded, picked, there, smoothing, columns)
         if wanted:
-            _compiled[gradients_of_part](logits, total, right, there, smoothing, share)
+            _compiled[gradients_of_part](padded, total, right, there, smoothing, share, columns)
         # the few last columns come first: what they add is small, and so is its rounding
         for number, piece in enumerate(reversed(pieces)):
             if wanted & _ROWS:
@@ -156,7 +168,9 @@ def _in_parts(
     if not rows and wanted & _WEIGHT:
         of_weight.zero_()
     loss = losses.sum() * share
-    return loss, of_x, of_weight, of_bias if bias is None else of_bias.to(bias.dtype)
+    of_bias = of_bias if bias is None else of_bias.to(bias.dtype)
+    _own(of_x, of_weight, of_bias)
+    return loss, of_x, of_weight, of_bias
 
 
 def _add(total: Tensor, left: Tensor, right: Tensor, *, begin: bool) -> None:
@@ -190,14 +204,59 @@ def _in_parts_fake(
 
 
 def _scaled(kept: Tensor, scale: Tensor) -> Tensor:
-    """Return a gradient times a number.
+    """Return a gradient times a number: in its own place where nobody can ask for it again.
 
-    Never in its own place: a graph's program may run more than once on the same tensors, as when a
-    plan of it is made, and what comes later may write over the result.
+    A graph's program may run more than once on the same tensors, as when a plan of it is made: what
+    a tensor was multiplied by already is noted with it.
     """
     # of one dimension, so that it is multiplied by as float32, in one pass
-    factor = scale.float().reshape(1)
-    return torch.mul(kept, factor, out=torch.empty_like(kept))
+    wanted = scale.float().reshape(1)
+    before = getattr(kept, _FACTOR, None)
+    factor = wanted if before is None else torch.where(wanted == before, 1.0, wanted / before)
+    if not _is_last_use(kept):
+        return torch.mul(kept, factor, out=torch.empty_like(kept))
+    multiply_in_place(kept, factor)
+    setattr(kept, _FACTOR, wanted.clone())
+    return kept.detach()
+
+
+# Attributes of a tensor: whose memory nobody but backward is given, and what it was multiplied by.
+_OWN, _FACTOR = "_fusec_own", "_fusec_factor"
+
+
+def _own(*kept: Tensor) -> None:
+    """Note that what forward keeps is backward's alone, unless somebody is given what is saved."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        for each in kept:
+            setattr(each, _OWN, True)
+
+
+def _is_last_use(kept: Tensor) -> bool:
+    """Whether the backward that runs now is the last to read a tensor, and alone in knowing it."""
+    return (
+        hasattr(kept, _OWN)
+        and kept.is_contiguous()
+        and torch._C._current_graph_task_id() != -1
+        and not torch._C._autograd._get_current_graph_task_keep_graph()
+        and not (kept.is_cuda and torch.cuda.is_current_stream_capturing())
+        and _holders(kept) == _holders(torch.empty(1, device="cpu"))
+    )
+
+
+def _holders(tensor: Tensor) -> int:
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+
+
+def multiply_in_place(x: Tensor, factor: Tensor) -> None:
+    """Multiply by a number in the memory of the device; by one it takes no time there.
+
+    Args:
+        x: Contiguous; overwritten.
+        factor: One float32.
+    """
+    target = default_target(x.device.type)
+    if not (isinstance(target, PythonTarget) and target.multiply_in_place(x, factor)):
+        torch.mul(x, factor, out=x)
 
 
 _LIBRARY = torch.library.Library("fusec", "FRAGMENT")

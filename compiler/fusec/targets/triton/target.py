@@ -10,6 +10,7 @@ from fusec.abilities import Abilities
 from fusec.target_api.base import (
     ExportWords,
     GpuStartNoted,
+    Groups,
     Mismatch,
     PackedKernel,
     PythonTarget,
@@ -127,6 +128,19 @@ class Triton(PythonTarget):
         from fusec.targets.triton.toolchain import side_by_side
 
         return side_by_side.build_for(sources, tensors)
+
+    def groups(self) -> Groups | None:
+        """Return products of groups of rows that wait for nobody."""
+        from fusec.targets.triton import grouped_products
+
+        return grouped_products
+
+    def multiply_in_place(self, x: torch.Tensor, factor: torch.Tensor) -> bool:
+        """Multiply a tensor by a number that the device knows, if it is not one."""
+        from fusec.targets.triton.multiply import multiply_in_place
+
+        multiply_in_place(x, factor)
+        return True
 
     def pack(self, compiled: Any, count: int) -> PackedKernel | None:
         """Have Triton compile a kernel around a compiled one."""

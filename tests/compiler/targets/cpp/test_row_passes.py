@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from fusec.ir import ops
 from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Load, Node, recording, reduce
+from fusec.ir.node import Load, Node, const, index_value, recording, reduce
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts
 from fusec.targets.cpp.plan.pointwise import _block
@@ -18,7 +19,7 @@ from fusec.targets.cpp.plan.wanted import Wanted
 from support.triton_bodies import F32, at, axes, buffer, f32
 
 ROWS, COLUMNS = 50, 600
-SHAPES = {"x": (ROWS, COLUMNS), "m": (ROWS,), "s": (ROWS,), "y": (ROWS, COLUMNS)}
+SHAPES = {"x": (ROWS, COLUMNS), "m": (ROWS,), "s": (ROWS,), "t": (ROWS,), "y": (ROWS, COLUMNS)}
 BUFFERS = {name: buffer(name, shape) for name, shape in SHAPES.items()}
 
 
@@ -29,15 +30,22 @@ def _recorder() -> Iterator[None]:
 
 
 def facts(*names: str) -> Facts:
-    """``m += sum(x)``, ``s = sum(exp(x - max(x)) * m)``, ``x *= 2``, ``y = x - max(x)``."""
+    """``m += sum(x)``, ``s = sum(exp(x - max(x)) * m)``, ``x *= 2``, ``y = x - max(x)``.
+
+    And ``t``, which is as ``s``, but takes ``m`` at the first elements of the row alone.
+    """
     (i,), (j,) = axes(ROWS), axes(COLUMNS, prefix="r")
     x, m = ops.load("x", at(i, j), F32), ops.load("m", at(i), F32)
     most = reduce("max", x, (j,), F32)
     apart = ops.binary("sub", x, most)
     weighted = ops.binary("mul", ops.unary("exp", apart), m)
+    first = ops.binary("lt", index_value(Expr.of(j), torch.int64), const(3, torch.int64))
+    there = ops.load("m", at(i), F32, first, 1.0)
+    some = ops.binary("mul", ops.unary("exp", apart), there)
     known = {
         "m": Store("m", at(i), ops.binary("add", m, reduce("sum", x, (j,), F32))),
         "s": Store("s", at(i), reduce("sum", weighted, (j,), F32)),
+        "t": Store("t", at(i), reduce("sum", some, (j,), F32)),
         "x": Store("x", at(i, j), ops.binary("mul", x, f32(2.0))),
         "y": Store("y", at(i, j), apart),
     }
@@ -46,7 +54,8 @@ def facts(*names: str) -> Facts:
 
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize(
-    "names", ["x", "m", "xs", "ms", "xy", "my", "xm", "xms", "xmy", "xmsy", "ysmx"]
+    "names",
+    ["x", "m", "xs", "ms", "xy", "my", "xm", "xms", "xmy", "xmsy", "ysmx", "mt", "mst", "mtx"],
 )
 def test_all_of_a_point_is_read_before_it_is_written(names: str, keep: bool) -> None:
     given = facts(*names)

@@ -107,7 +107,7 @@ class Summary:
     def next(self) -> list[tuple[str, str]]:
         """What one may do next: what for, and what to type."""
         found = []
-        if self.filename and not self.filename.startswith("<"):  # a function: no cell's options
+        if self.filename and not self.filename.startswith("<fuse "):  # a function has no options
             names = [kernel.name for kernel in self.kernels[:1]]
             found = [("edit", f"fuselab.edit({name!r}, text)") for name in names]
             found += [] if self.models else [("tune", f"fuselab.tune({n!r})") for n in names]

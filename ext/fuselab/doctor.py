@@ -79,7 +79,7 @@ def report(findings: list[DoctorFinding], *, as_json: bool = False) -> str:
     lines.append(
         "Fused cells run here."
         if not lacks
-        else f"{lacks} {'thing lacks' if lacks == 1 else 'things lack'}: see the arrows."
+        else f"{lacks} {'thing is' if lacks == 1 else 'things are'} missing: see the arrows."
     )
     return "\n".join(lines)
 
@@ -136,7 +136,7 @@ def _triton() -> Iterator[DoctorFinding]:
 
 def _compiler() -> Iterator[DoctorFinding]:
     if not _has_torch():
-        yield DoctorFinding("compiler", "without", "not looked at: torch comes first")
+        yield DoctorFinding("compiler", "without", "not checked: torch comes first")
         return
     from fusec.toolchain.compiler import executables, find_compiler, first_line
 

@@ -7,6 +7,7 @@ ipykernel that goes before the installed one (``make test-jupyter`` makes all of
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -307,8 +308,11 @@ class Notebook:
         while path.stat().st_mtime_ns == before:
             assert time.monotonic() < deadline, "the notebook was not saved"
             self.page.wait_for_timeout(50)
-        self.page.wait_for_timeout(200)
-        return nbformat.read(path, as_version=4)
+        while True:  # it may still be written
+            self.page.wait_for_timeout(200)
+            with contextlib.suppress(nbformat.reader.NotJSONError):
+                return nbformat.read(path, as_version=4)
+            assert time.monotonic() < deadline, "the notebook was not saved whole"
 
     def close(self) -> None:
         """Close the page; whatever wanted another host fails the test."""

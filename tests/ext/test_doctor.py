@@ -97,7 +97,7 @@ def test_what_fails_to_be_looked_at_is_found(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(doctor, "_PARTS", (("GPU", breaks),))
     (found,) = doctor.examine()
     assert found == doctor.DoctorFinding("GPU", "lack", "RuntimeError: the driver is gone")
-    assert "1 thing lacks" in doctor.report([found])
+    assert "1 thing is missing" in doctor.report([found])
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,13 @@ MORE: dict[str, Program] = {
     "enlarged by three": (
         lambda x: F.interpolate(x, scale_factor=3, mode="bilinear"), ((2, 8, 64, 64),), 0,
     ),
+    "enlarged, large": (
+        lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), ((4, 64, 256, 256),), 0,
+    ),
+    "enlarged, three results": (
+        lambda x: (y := F.interpolate(x, scale_factor=2, mode="bilinear"), y * 2, y + 1),
+        ((4, 64, 256, 256),), 0,
+    ),
     "shrunk": (lambda x: F.interpolate(x, size=(33, 47), mode="bilinear"), ((2, 8, 64, 64),), 0),
     "means of windows": (lambda x: F.adaptive_avg_pool2d(x, 7), ((4, 64, 14, 14),), 0),
     "sums along three": (lambda x: x.sum((0, 2, 3)), ((16, 32, 28, 28),), 0),

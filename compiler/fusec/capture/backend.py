@@ -28,6 +28,7 @@ from fusec.capture.list_inputs import Flat, has_lists
 from fusec.capture.number_restarts import (
     forget_numbers,
 )
+from fusec.capture.own_tracing import own_tracing
 from fusec.capture.result_modes import ResultModes, result_modes
 from fusec.capture.side_effects import side_effects
 from fusec.capture.tuned_calls import TunedCalls
@@ -107,7 +108,7 @@ class Backend:
                 return flat.call(self(flat.module, given))
         if self.builds:
             refuse_capture()
-        with self._lock, Rest():
+        with self._lock, own_tracing(), Rest():
             return self._compile(GraphCall(module, example_inputs, torch.is_grad_enabled()))
 
     def _compile(self, captured: GraphCall) -> Callable[..., Any]:

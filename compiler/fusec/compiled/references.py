@@ -56,6 +56,14 @@ def _constant(value: object) -> str:
     return f"{type(value).__name__} {value!r}"
 
 
+# Kinds of values that torch has a few of, each under its name.
+_VALUES: dict[str, type] = {
+    "dtype": torch.dtype,
+    "memory_format": torch.memory_format,
+    "layout": torch.layout,
+}
+
+
 def reference(value: object) -> JSON:
     """Return how another process finds the same object.
 
@@ -70,8 +78,9 @@ def reference(value: object) -> JSON:
         return {"module": value.__name__}
     if isinstance(value, CodeType):
         return {"code": code_hash(value)}
-    if isinstance(value, torch.dtype):
-        return {"dtype": str(value).removeprefix("torch.")}
+    for kind, values in _VALUES.items():
+        if isinstance(value, values):
+            return {kind: str(value).removeprefix("torch.")}
     if isinstance(value, torch.device):
         return {"device": str(value)}
     if isinstance(value, torch._ops.OpOverload):
@@ -114,9 +123,9 @@ def resolve(data: JSON) -> object:
         return {"None": None, "Ellipsis": ..., "True": True, "False": False}[value]
     if kind == "module":
         return _module(value)
-    if kind == "dtype":
+    if kind in _VALUES:
         found = getattr(torch, value, None)
-        if not isinstance(found, torch.dtype):
+        if not isinstance(found, _VALUES[kind]):
             raise NotKept(f"torch has no {value}")
         return found
     if kind == "device":

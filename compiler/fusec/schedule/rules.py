@@ -14,7 +14,7 @@ from itertools import product
 from fusec.errors import FusecError
 from fusec.ir.program import Compute, Extern, Program, Step
 from fusec.rule_text import loop_rule, name_parts
-from fusec.schedule.overrides import LoopOverride, Overrides, pair
+from fusec.schedule.overrides import LoopOverride, Overrides
 
 
 class UnknownComputation(FusecError):
@@ -87,7 +87,7 @@ def _pairs(names: Mapping[str, tuple[str, ...]], rules: Iterable[str]) -> frozen
     found = set()
     for rule in rules:
         firsts, seconds = (steps_named(names, name) for name in rule.split(":"))
-        found |= {pair(a, b) for a, b in product(firsts, seconds) if a != b}
+        found |= {each for each in map(frozenset, product(firsts, seconds)) if len(each) == 2}
     return frozenset(found)
 
 

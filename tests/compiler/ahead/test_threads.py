@@ -15,6 +15,7 @@ from torch import nn
 import fusec
 from fusec.call import native
 from fusec.capture.fast_path.compiled_code import graph_of
+from fusec.capture.graph_compiler import GraphCompiler
 
 PATIENCE = 240.0  # seconds until what is not done counts as a deadlock
 
@@ -81,6 +82,27 @@ def test_frozen_beside_other_threads():
 
     together([fits, misses] * 8, 4)
     assert len(compiled.graphs) == 1
+
+
+def test_calls_are_not_refused_while_another_thread_compiles(monkeypatch):
+    """FX says in every thread that it traces; here, for as long as a graph is compiled."""
+    compiled = fusec.compile(lambda x: x * 2)
+    compiled(torch.ones(3))
+    inside = []
+
+    def compile_slowly(self, inputs):
+        monkeypatch.setattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", True)
+        thread = threading.Thread(target=lambda: inside.append(compiled._run(torch.ones(3))))
+        thread.start()
+        thread.join()
+        monkeypatch.setattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", False)
+        return compile_graph(self, inputs)
+
+    compile_graph = GraphCompiler.compile
+    monkeypatch.setattr(GraphCompiler, "compile", compile_slowly)
+    fusec.compile(lambda x: x * 3)(torch.ones(3))
+    assert [each.tolist() for each in inside] == [[2, 2, 2]]
+    assert not torch.compiler.is_compiling()
 
 
 def test_asyncio():

@@ -20,6 +20,10 @@ def function(x):
 def fresh(tmp_path, monkeypatch):
     monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path / "cache"))
     torch._dynamo.reset()
+    # torch 2.11 has it behind a switch
+    switch = hasattr(torch._dynamo.config, "enable_aot_compile")
+    with torch._dynamo.config.patch({"enable_aot_compile": True} if switch else {}):
+        yield
 
 
 def entries():

@@ -54,3 +54,11 @@ def test_infinities_are_as_a_loop_has_them() -> None:
     ends = torch.tensor([20, 64], device="cuda")
     own, wanted = torch.ops.fusec.grouped_product(x, weight, ends), looped(x, weight, ends)
     torch.testing.assert_close(own, wanted, equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_they_run_where_their_tensors_are() -> None:
+    x, weight = torch.randn(64, 32, device="cuda:1"), torch.randn(2, 32, 48, device="cuda:1")
+    ends = torch.tensor([20, 64], device="cuda:1")
+    own = torch.ops.fusec.grouped_product(x, weight, ends)
+    torch.testing.assert_close(own, looped(x, weight, ends), rtol=1e-5, atol=1e-5)

@@ -48,7 +48,7 @@ class LineWriter:
         known = tuple(dict.fromkeys(s for s in sources if s is not None))
         self.lines.append(Line(INDENT * self.depth + text if text else "", known))
 
-    def include(self, other: LineWriter, depth: int = 0) -> None:
+    def include(self, other: LineWriter, depth: int) -> None:
         """Write all lines of another writer, so many levels deeper than they are there."""
         margin = INDENT * depth
         for line in other.lines:

@@ -19,6 +19,7 @@ from fusec.target_api.registry import default_target
 
 Tensor = torch.Tensor
 DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
+MOST = 2**31  # elements of a matrix, whose places kernels have in 32 bits
 # The loop over experts of ``transformers``, by name: whoever does not have it needs none of this.
 LOOP, BACKWARD = "transformers::grouped_mm_fallback", "transformers::grouped_mm_fallback_backward"
 
@@ -57,12 +58,20 @@ def _may_take(node: fx.Node) -> bool:
     dtypes = {each.dtype for each in (x, weight, *gradients)}
     return (
         len(dtypes) == 1
+        and len({each.device for each in values}) == 1
         and dtypes <= DTYPES
         and ends.dtype in (torch.int32, torch.int64)
         and (x.dim(), weight.dim(), ends.dim()) == (2, 3, 1)
-        and all(isinstance(size, int) for size in weight.shape)
+        and all(isinstance(size, int) for size in (*weight.shape, *weight.stride()))
+        and _reach(weight) < MOST
         and _has_kernels()
     )
+
+
+def _reach(weight: Tensor) -> int:
+    """Return how many elements a group's matrix reaches over."""
+    pairs = zip(weight.shape[1:], weight.stride()[1:], strict=True)
+    return sum((size - 1) * stride for size, stride in pairs)
 
 
 def _has_kernels() -> bool:

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from fusec.machine import current_machine
-from fusec.targets.triton.toolchain.launch import Launcher
+from fusec.targets.triton.toolchain.launch import Launcher, on_device_of
 
 Tensor = torch.Tensor
 SINGLE = 4  # bytes of a float32
@@ -72,7 +72,8 @@ def rows_by_group(
     place = tl.arange(0, PLACES)
     begin = tl.load(ends_ptr + place - 1, (place > 0) & (place <= GROUPS), other=0).to(tl.int32)
     end = tl.load(ends_ptr + place, place < GROUPS, other=0).to(tl.int32)
-    end = tl.where(place == GROUPS, rows, end)
+    begin = tl.minimum(tl.maximum(begin, 0), rows)  # as slices are
+    end = tl.where(place == GROUPS, rows, tl.minimum(tl.maximum(end, 0), rows))
     tiles = tl.where(place <= GROUPS, tl.cdiv(tl.maximum(end - begin, 0), BLOCK_M), 0)
     through = tl.cumsum(tiles, 0)
     group = tl.sum((through <= tile).to(tl.int32), 0)
@@ -107,6 +108,7 @@ def matrices_by_group(
     y_ptr,
     ends_ptr,
     out_ptr,
+    rows,
     INNER: tl.constexpr,
     COLUMNS: tl.constexpr,
     GROUP_STRIDE: tl.constexpr,
@@ -120,7 +122,8 @@ def matrices_by_group(
     """Sum the outer products of a group's rows: a tile of what a matrix's gradient is."""
     group = tl.program_id(1)
     begin = tl.load(ends_ptr + group - 1, group > 0, other=0).to(tl.int32)
-    end = tl.load(ends_ptr + group).to(tl.int32)
+    begin = tl.minimum(tl.maximum(begin, 0), rows)
+    end = tl.minimum(tl.load(ends_ptr + group).to(tl.int32), rows)
     across = tl.cdiv(COLUMNS, BLOCK_N)
     k = tl.program_id(0) // across * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     col = tl.program_id(0) % across * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
@@ -159,19 +162,11 @@ def grouped_rows(x: Tensor, weight: Tensor, ends: Tensor, *, launcher: Any = Non
         return out
     cut = ROWS[x.dtype.itemsize < SINGLE]
     tiles = triton.cdiv(rows, cut.block_m) + groups + 1
-    (launcher or _rows)[(triton.cdiv(columns, cut.block_n), tiles)](
-        x,
-        weight,
-        ends,
-        out,
-        rows,
-        INNER=inner,
-        COLUMNS=columns,
-        GROUPS=groups,
-        PLACES=triton.next_power_of_2(groups + 1),
-        **_strides(weight),
-        **_options(cut),
-    )
+    kernel = (launcher or _rows)[(triton.cdiv(columns, cut.block_n), tiles)]
+    places = triton.next_power_of_2(groups + 1)
+    sizes = {"INNER": inner, "COLUMNS": columns, "GROUPS": groups, "PLACES": places}
+    with on_device_of(x):
+        kernel(x, weight, ends, out, rows, **sizes, **_strides(weight), **_options(cut))
     return out
 
 
@@ -194,16 +189,10 @@ def grouped_matrices(
         return out
     cut = MATRICES[x.dtype.itemsize < SINGLE]
     tiles = triton.cdiv(inner, cut.block_m) * triton.cdiv(columns, cut.block_n)
-    (launcher or _matrices)[(tiles, groups)](
-        x,
-        y,
-        ends,
-        out,
-        INNER=inner,
-        COLUMNS=columns,
-        **_strides(out),
-        **_options(cut),
-    )
+    kernel = (launcher or _matrices)[(tiles, groups)]
+    sizes = {"INNER": inner, "COLUMNS": columns}
+    with on_device_of(x):
+        kernel(x, y, ends, out, x.shape[0], **sizes, **_strides(out), **_options(cut))
     return out
 
 

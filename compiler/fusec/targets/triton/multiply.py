@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from fusec.machine import current_machine
-from fusec.targets.triton.toolchain.launch import Launcher
+from fusec.targets.triton.toolchain.launch import Launcher, on_device_of
 
 BLOCK, WARPS = 4096, 8
 PROGRAMS = 8  # for each processor, which go through the tensor
@@ -46,7 +46,8 @@ def multiply_in_place(x: torch.Tensor, factor: torch.Tensor, *, launcher: Any = 
     programs = min(triton.cdiv(count, BLOCK), PROGRAMS * current_machine().gpu.processors)
     if programs:
         kernel = launcher or _launcher
-        kernel[(programs,)](x, factor, count, BLOCK=BLOCK, num_warps=WARPS)
+        with on_device_of(x):
+            kernel[(programs,)](x, factor, count, BLOCK=BLOCK, num_warps=WARPS)
 
 
 __all__ = ["multiply_in_place"]

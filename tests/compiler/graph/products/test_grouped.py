@@ -31,15 +31,16 @@ def graph_of(
     dtype: torch.dtype = torch.float32,
     ends: torch.dtype = torch.int32,
     weights: torch.dtype | None = None,
+    columns: int = COLUMNS,
 ) -> fx.GraphModule:
     """Return a graph of a loop and of its gradients."""
     graph = fx.Graph()
     with FakeTensorMode():
         given = {
             "x": torch.empty(ROWS, INNER, dtype=dtype, device=device),
-            "weight": torch.empty(GROUPS, INNER, COLUMNS, dtype=weights or dtype, device=device),
+            "weight": torch.empty(GROUPS, INNER, columns, dtype=weights or dtype, device=device),
             "ends": torch.empty(GROUPS, dtype=ends, device=device),
-            "gradient": torch.empty(ROWS, COLUMNS, dtype=dtype, device=device),
+            "gradient": torch.empty(ROWS, columns, dtype=dtype, device=device),
         }
     nodes = []
     for name, value in given.items():
@@ -72,8 +73,9 @@ def test_loops_on_a_gpu_become_products(dtype: torch.dtype, ends: torch.dtype) -
         lambda: graph_of(dtype=torch.float64),
         lambda: graph_of(ends=torch.int16),
         lambda: graph_of(weights=torch.float16),
+        lambda: graph_of(columns=2**29),
     ],
-    ids=["on a CPU", "float64", "ends of 16 bits", "two types"],
+    ids=["on a CPU", "float64", "ends of 16 bits", "two types", "matrices of 64 bits"],
 )
 def test_other_loops_stay(module: object) -> None:
     made = module()  # type: ignore[operator]

@@ -201,6 +201,7 @@ def test_a_loop_is_split_where_a_comparison_turns(name: str, limit: int, first: 
         lambda i, j: op("gt", (index_value(j, I64), number(-1)), torch.bool),
         lambda i, j: op("lt", (index_value(2 * j, I64), number(7)), torch.bool),
         lambda i, j: op("lt", (index_value(j // 2, I64), number(7)), torch.bool),
+        lambda i, j: op("lt", (index_value(j + j // 2, I64), number(12)), torch.bool),
         lambda i, j: op("lt", (index_value(j + i, I64), number(7)), torch.bool),
         lambda i, j: op("lt", (index_value(i, I64), number(3)), torch.bool),  # not to be split
         lambda i, j: op("lt", (index_value(j, I64), index_value(i, I64)), torch.bool),

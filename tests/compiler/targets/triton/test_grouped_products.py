@@ -18,6 +18,7 @@ ENDS = {
     "rows behind the last": [0, 20, 20, 90, 101],
     "none": [0, 0, 0, 0, 0],
     "one has all": [0, 0, 150, 150, 150],
+    "more than there are": [0, 40, 150, 160, 170],
 }
 
 

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from fusec.errors import FusecError
 from fusec.ir import ops
 from fusec.ir.index import Expr, IntLike, Symbol
-from fusec.ir.node import Node, cast, indirect, op, recording
-from fusec.ir.walk import free_axes
+from fusec.ir.node import Node, Op, cast, indirect, op, recording
+from fusec.ir.walk import free_axes, walk
+from fusec.machine import using
+from fusec.targets.triton.plan.choices import window_tiles
+from fusec.targets.triton.plan.choices_attention import _splits
 from fusec.targets.triton.plan.choices_matmul import Operand, as_matrix
-from fusec.targets.triton.rewrite.score_patterns import without_row_term
-from fusec.targets.triton.toolchain import packed_kernel, side_by_side
-from support.triton_bodies import F32, at, axes, buffer, f32
+from fusec.targets.triton.plan.tiling import Dim, Tile
+from fusec.targets.triton.plan.unaligned_rows import odd_row
+from fusec.targets.triton.rewrite.score_patterns import TANH, quicken, without_row_term
+from fusec.targets.triton.toolchain import interpret, packed_kernel, side_by_side
+from fusec.targets.triton.toolchain import lines as machine_lines
+from fusec.targets.triton.toolchain.build import TritonRunnable
+from support.triton_bodies import F32, at, axes, buffer, f32, reduce_rows
+from support.triton_windows import weighted
+from support.whole_programs import MACHINE
 
 F16, I64, I32, BOOL = torch.float16, torch.int64, torch.int32, torch.bool
 
@@ -277,3 +289,137 @@ def test_what_cannot_be_packed_stays_single(
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     assert packed_kernel.pack(kernel, 2) == "2 at once"
     assert built == [2, 3, 2]
+
+
+# -- sizes of tiles --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("channels", "across"),
+    [
+        (8, 0), (16, 16), (24, 0), (31, 0), (32, 32), (48, 0), (59, 0), (60, 64), (63, 64),
+        (64, 64), (65, 0), (96, 32), (119, 0), (120, 64), (128, 64), (160, 32), (179, 0),
+        (180, 64), (960, 64),
+    ],
+)  # fmt: skip
+def test_channels_of_a_tile(channels: int, across: int) -> None:
+    case = weighted(64, 28, channels)
+    with using(MACHINE):
+        found = window_tiles(case.body, case.buffers, [*case.body.axes], 1 << 30)
+    sizes = {knob.name: knob.value for knob in found}
+    assert sizes.get("XBLOCK", 0) == across
+    if across:
+        assert sizes["YBLOCK"] == 2048 // across
+
+
+@pytest.mark.parametrize(
+    ("pairs", "rows", "keys", "splits"),
+    [
+        (8, 1, 25_600, 32), (8, 64, 25_600, 32), (8, 65, 25_600, 16), (1, 1, 256, 1),
+        (1, 1, 511, 1), (1, 1, 512, 2), (1, 1, 1024, 4), (1, 1, 100_000, 64), (132, 1, 100_000, 2),
+        (133, 1, 100_000, 1), (264, 1, 100_000, 1), (44, 1, 100_000, 4), (0, 1, 100_000, 64),
+    ],
+)  # fmt: skip
+def test_programs_that_share_a_row_of_keys(pairs: int, rows: int, keys: int, splits: int) -> None:
+    found: Any = SimpleNamespace(pairs=Expr.of(pairs))
+    with using(MACHINE):
+        assert _splits(found, rows, keys) == splits
+
+
+@pytest.mark.parametrize("change", ["", "no inner", "two dimensions", "a walk", "no mask"])
+def test_who_has_odd_rows(change: str) -> None:
+    case = reduce_rows("sum", 9, 5003, F16)
+    (i,), (r,) = case.body.axes, case.body.reduce_axes
+    rows, size = (Expr.of(n) for n in (9, 5003))
+    row = Dim(i, rows, "row", "", "row_inside", 0)
+    inner = Dim(r, size, "r", "RBLOCK", "" if change == "no mask" else "r_inside", 1)
+    tile = Tile(
+        case.body,
+        (row,),
+        None if change == "no inner" else inner,
+        2 if change == "two dimensions" else 1,
+        row if change == "a walk" else None,
+    )
+    found = odd_row(tile, case.buffers)
+    assert (found is None) is bool(change)
+    if found is not None:
+        assert (found.buffer, found.begin, found.group) == ("x", 5003 * Expr.of(i), 8)
+
+
+@pytest.mark.parametrize(
+    ("factor", "quick"), [(20.0, True), (1e3, True), (-1e3, True), (1001.0, False), (None, False)]
+)
+def test_a_bounded_score_is_taken_by_powers_of_two(factor: float | None, quick: bool) -> None:
+    (i,) = axes(8)
+    x = ops.load("x", at(i), F32)
+    score = ops.unary("tanh", ops.binary("mul", x, f32(0.05)))
+    if factor is not None:
+        score = ops.binary("mul", score, f32(factor))
+    (found,) = quicken([score])
+    names = [node.name for node in walk((found,)) if isinstance(node, Op)]
+    assert (TANH in names) is quick
+    assert ("tanh" in names) is not quick
+
+
+# -- what is run, and where it failed --------------------------------------------------------------
+
+
+def test_who_starts_kernels() -> None:
+    def start() -> None:
+        """Start nothing."""
+
+    signature: Any = SimpleNamespace(arguments=())
+    interpreted = TritonRunnable({"start": start}, "kernel.py", signature, "start", True)
+    assert interpreted.entry is None
+    assert interpreted.compiled() == ()
+    compiled = TritonRunnable({"start": start}, "kernel.py", signature, "start", False)
+    assert compiled.entry is not None
+    assert compiled.entry.__name__ == "start"
+
+
+@pytest.mark.parametrize("how", ["alone", "raised from", "raised beside", "elsewhere"])
+def test_the_line_of_an_error(how: str) -> None:
+    text = "def kernel():\n    x = 1\n    assert x == 2, 'it failed'\n"
+    namespace: dict[str, Any] = {}
+    exec(compile(text, "kernel.py", "exec"), namespace)
+
+    def failing() -> None:
+        if how == "alone":
+            namespace["kernel"]()
+        elif how == "raised from":
+            try:
+                namespace["kernel"]()
+            except AssertionError as error:
+                raise ValueError("from it") from error
+        elif how == "raised beside":
+            try:
+                namespace["kernel"]()
+            except AssertionError:
+                raise ValueError("beside it")  # noqa: B904
+        else:
+            raise ValueError("elsewhere")
+
+    with pytest.raises((AssertionError, ValueError)) as caught:
+        failing()
+    found = how != "elsewhere"
+    assert interpret.line_of(caught.value, "kernel.py") == (3 if found else None)
+    assert interpret.failed_check(caught.value) == ("it failed" if found else None)
+
+
+def test_machine_code_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_any = subprocess.run
+
+    def run(command: list[str], **given: Any) -> object:
+        if command[1:3] != ["-g", "-c"]:  # Triton asks the tool for its version
+            return run_any(command, **given)
+        assert Path(command[3]).read_bytes() == b"cubin"
+        said = ("", "no such thing\n") if failing else ("code", "")
+        out, err = said if given.get("text") else tuple(part.encode() for part in said)
+        return SimpleNamespace(returncode=int(failing), stdout=out, stderr=err)
+
+    failing = False
+    monkeypatch.setattr(machine_lines.subprocess, "run", run)
+    assert machine_lines.disassembled(b"cubin") == "code"
+    failing = True
+    with pytest.raises(FusecError, match="nvdisasm: no such thing"):
+        machine_lines.disassembled(b"cubin")

@@ -8,6 +8,7 @@ once for each combination of those and launches what Triton compiled from then o
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -128,6 +129,14 @@ def _is_watched() -> bool:
     return False
 
 
+def on_device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[object]:
+    """Return a block within which kernels start on the device that a tensor is on."""
+    index = tensor.get_device()
+    if index < 0 or index == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(index)
+
+
 def with_launchers(entry: Callable[..., None]) -> Callable[..., None]:
     """Return a file's entry function, launching through ``Launcher``.
 
@@ -146,4 +155,4 @@ def with_launchers(entry: Callable[..., None]) -> Callable[..., None]:
     return made
 
 
-__all__ = ["Launcher", "with_launchers"]
+__all__ = ["Launcher", "on_device_of", "with_launchers"]

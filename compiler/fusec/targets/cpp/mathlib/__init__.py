@@ -62,7 +62,7 @@ _FUSED = "__builtin_fmaf("
 # A step of a polynomial: the rounding of its product is multiplied away by the steps after it.
 # Not so where a last step decides: erf would be 1.15 units off, and says 1.1.
 _EXACT_LAST_STEPS = ("erf",)
-# Where other products need not be exact, or are: of a power's n, and a part of ln 2 with few digits.
+# Where other products need not be exact, or are: of a power's n, and a part of ln 2 of few digits.
 _ROUNDED = frozenset({"_exp_poly.f32", "exp.f32", "exp_nonpositive.f32", "sigmoid.f32"})
 _PRODUCT = re.compile(r"__builtin_fmaf\(([^,()]+), ([^,()]+), ([^,()]+)\)")
 _HORNER = re.compile(r"\b([epqs]) = __builtin_fmaf\(\1, (\w+), (-?0x[^()]+f)\);")
@@ -137,9 +137,7 @@ def _without_fma(helper: Helper) -> str:
     exact = last.values() if helper.family in _EXACT_LAST_STEPS else ()
 
     def rounded(step: re.Match[str]) -> str:
-        return (
-            step[0] if step.start() in exact else f"{step[1]} = {step[1]} * {step[2]} + {step[3]};"
-        )
+        return step[0] if step.start() in exact else step.expand(r"\1 = \1 * \2 + \3;")
 
     text = _HORNER.sub(rounded, text)
     if helper.name in _ROUNDED:

@@ -37,6 +37,7 @@ from fusec.graph.simplify.attention_blocks import drop_block_lists
 from fusec.graph.simplify.attention_masks import simplify_attention_masks
 from fusec.graph.simplify.cse import merge_common
 from fusec.graph.simplify.extremes import compute_compared_once
+from fusec.graph.simplify.gaps import view_what_has_gaps
 from fusec.graph.simplify.inference_regions import record_nothing_instead
 from fusec.graph.simplify.random_seeds import replace_random
 from fusec.graph.simplify.short_rows import bound_rows
@@ -182,6 +183,13 @@ PASSES: tuple[Pass, ...] = (
         frozenset({GraphForm.CAPTURED}),
         "what a program promises the size of is computed, even if nobody reads it",
         required="a promise that does not hold would be kept silent",
+    ),
+    Pass(
+        "gaps",
+        _replacing(view_what_has_gaps),
+        frozenset({GraphForm.CAPTURED}),
+        "memory with gaps that is written into is a view of memory without",
+        required="what is returned would have other strides than eager's",
     ),
     Pass(
         "inference_regions",

@@ -12,14 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusec.report import Timing, Verdict
+from fusec.timing.limits import MeasuredLimits
 from fusec.tuning_report import Trial, TuningRun
 from fuselab.display import noise, words
 from fuselab.display.noise import Pace
 from fuselab.display.outcomes import TuningOutcome, trial_line
+from fuselab.display.pages.limits import above_note, roofline_rows
 from fuselab.display.pages.timings import time_rows, timings_page
 from fuselab.display.pages.tuning import effect_rows
 from fuselab.display.plots import figures, search
 from fuselab.display.plots.cell import cell_figure
+from fuselab.display.plots.machine import RooflinePoint
 from fuselab.panel.attempts import attempt
 from fuselab.panel.context import CellFacts, Checked
 from fuselab.panel.tabs.tuning import progress_line, ranking_table
@@ -127,6 +130,21 @@ def test_views_of_a_cell_agree(
         assert flat.count("took longer than the whole cell") == longer
         loud = max(map(noise.spread, (eager, fused, alone))) >= noise.BUSY
         assert flat.count("his machine is busy") == loud
+
+
+@settings(max_examples=50, deadline=None)
+@given(timings(), st.floats(1e8, 1e12), st.floats(1e8, 1e12), st.floats(1e8, 1e13))
+def test_no_share_of_the_machine_is_more_than_all_of_it(
+    time: Timing, memory: float, cache: float, operations: float
+) -> None:
+    """The machine is timed in another run than the kernel, and perhaps in a worse moment."""
+    found = MeasuredLimits("cpu", memory, cache, operations, "copies")
+    rows = roofline_rows([RooflinePoint("k", 3 << 20, 4 << 20, time.median)], found)
+    for share in re.findall(r"([\d.]+)%", " ".join(rows[0])):
+        assert float(share) <= 100
+    rate, work = (4 << 20) / time.median, (3 << 20) / time.median
+    above = rate > min(memory, cache) or work > operations
+    assert bool(above_note(rows)) == above
 
 
 @st.composite

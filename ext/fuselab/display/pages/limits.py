@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fusec.devices import where_computed
@@ -10,6 +11,9 @@ from fuselab.display import words
 from fuselab.display.pages.page import Page, indented, static_table
 from fuselab.display.plots.machine import RooflinePoint
 
+ABOVE = (
+    "above: the kernel's data stays in a cache, or this machine was slower when its best was timed"
+)
 HEAD = ("kernel", "memory traffic", "of a copy", "operations", "of a product")
 
 
@@ -35,13 +39,22 @@ def roofline_rows(points: list[RooflinePoint], found: MeasuredLimits) -> list[tu
             (
                 point.name,
                 f"{words.digits(rate / 1e9)} GB/s",
-                f"{words.share(rate / found.memory)} of memory, "
-                f"{words.share(rate / found.cache)} of cache",
+                f"{_share(rate, found.memory)} memory, {_share(rate, found.cache)} cache",
                 f"{words.digits(work / 1e9)} Gop/s",
-                words.share(work / found.operations),
+                _share(work, found.operations).removesuffix(" of"),
             )
         )
     return rows
+
+
+def _share(value: float, best: float) -> str:
+    """Say what part of the machine's best it is; more than that is no part of it."""
+    return f"{words.share(value / best)} of" if value <= best else "above"
+
+
+def above_note(rows: Sequence[Sequence[str]]) -> str:
+    """Say what ``above`` means; empty where no row has it."""
+    return ABOVE if any("above" in cell for row in rows for cell in row[1:]) else ""
 
 
 def limits_page(cell: Any) -> Page:
@@ -60,7 +73,7 @@ def limits_page(cell: Any) -> Page:
         f"memory {found.memory / 1e9:.3g} GB/s, cache {found.cache / 1e9:.3g} GB/s, "
         f"products {found.operations / 1e9:.3g} Gop/s: {found.method}"
     )
-    text = "\n".join([title, *indented([HEAD, *rows]), f"  {machine_line}"])
-    return Page(
-        text, f"<b>{title}</b>{static_table(HEAD, rows, len(HEAD))}<div>{machine_line}</div>"
-    )
+    notes = [note for note in (machine_line, above_note(rows)) if note]
+    text = "\n".join([title, *indented([HEAD, *rows]), *(f"  {note}" for note in notes)])
+    html = "".join(f"<div>{note}</div>" for note in notes)
+    return Page(text, f"<b>{title}</b>{static_table(HEAD, rows, len(HEAD))}{html}")

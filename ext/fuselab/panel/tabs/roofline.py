@@ -7,7 +7,7 @@ from typing import Any
 
 from fusec.devices import where_computed
 from fusec.timing.limits import MeasuredLimits, machine
-from fuselab.display.pages.limits import roofline_points, roofline_rows
+from fuselab.display.pages.limits import above_note, roofline_points, roofline_rows
 from fuselab.display.plots import figures as plots
 from fuselab.display.plots import machine as plots_machine
 from fuselab.panel.tabs.lazy import LazyTab, problem_or
@@ -66,4 +66,5 @@ def table(points: list[plots_machine.RooflinePoint], found: MeasuredLimits) -> s
     """Write the roofline as figures."""
     rows = [list(row) for row in roofline_rows(points, found)]
     head = ["Kernel", "Memory traffic", "Of a copy", "Operations", "Of a product"]
-    return markup.table(head, rows) + f"<div><i>{escape(found.method)}</i></div>"
+    notes = [note for note in (found.method, above_note(rows)) if note]
+    return markup.table(head, rows) + f"<div><i>{escape('; '.join(notes))}</i></div>"

@@ -31,6 +31,7 @@ fused(torch.randn(64, 64))
 html = fused.result._repr_mimebundle_()["text/html"]
 text = fused.result._repr_mimebundle_()["text/plain"]
 assert "alone" in text
+assert "fuselab.edit('alone', text)" in " ".join(text.split()) and "%%fuse --" not in text
 outcome = fuselab.edit("alone", fuselab.kernels["alone"].source.replace("{", "{ /* mine */", 1))
 assert outcome.ok, str(outcome)
 assert not {"ipywidgets", "anywidget"} & set(sys.modules)

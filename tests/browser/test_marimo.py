@@ -75,9 +75,11 @@ def test_a_result_in_marimo(browser: Browser, address: str) -> None:
         page = context.new_page()
         page.goto(address)
         card = page.locator(".fuselab-card").first
-        expect(card.get_by_text("#pragma omp").first).to_be_visible(timeout=120 * SECOND)
-        for fact in ("1 kernel", "checked", "eager moves", "fused moves", "line 1"):
+        expect(card.get_by_text("#pragma omp").first).to_be_visible(timeout=200 * SECOND)
+        facts = ("1 kernel", "checked", "eager moves", "fused moves", "line 10", "fuselab.edit(")
+        for fact in facts:
             expect(card).to_contain_text(fact)
+        expect(card).not_to_contain_text("%%")  # there are no magics here
         expect(page.locator("body")).to_contain_text("wrong result", timeout=120 * SECOND)
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=SCREENSHOTS / f"frontend-marimo-{theme}.png")

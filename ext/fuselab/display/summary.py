@@ -107,6 +107,11 @@ class Summary:
     def next(self) -> list[tuple[str, str]]:
         """What one may do next: what for, and what to type."""
         found = []
+        if self.filename and not self.filename.startswith("<fuse "):  # a function has no options
+            names = [kernel.name for kernel in self.kernels[:1]]
+            found = [("edit", f"fuselab.edit({name!r}, text)") for name in names]
+            found += [] if self.models else [("tune", f"fuselab.tune({n!r})") for n in names]
+            return [*found, ("help", "help(fuselab)")] if found else []
         if self.kernels:
             found = [
                 ("edit", f"%%fuse --edit {self.kernels[0].name}"),

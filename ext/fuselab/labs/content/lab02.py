@@ -174,7 +174,7 @@ def _check_broken(calls: list[list[Any]], results: list[Any]) -> str:
     """Return what is wrong with a function that is to be captured wrongly."""
     for _, (what, *more) in zip(calls, results, strict=True):
         if what == "no tensor":
-            return f"f returns a {more[0]}; it has to return a tensor"
+            return f"f returns something of type {more[0]}; it has to return a tensor"
         if what == "moody":
             return "f itself gives two results for the same input: then nothing can be right"
         if what == "refused":

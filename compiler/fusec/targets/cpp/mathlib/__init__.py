@@ -25,7 +25,8 @@ the calls of the C library.  ``tests/bench/mathlib_accuracy.py`` measures it ove
 
 Where a processor has no ``fma``, which would be such a call for every element, float32 is
 multiplied and added in float64 (``helper_sources(..., fused=False)``): the product is exact, and
-what is left to round twice is one result in 2^29.  Steps of a polynomial round the product.
+what is left to round twice is one result in 2^29.  Steps of a polynomial round the product, and so
+does all of ``exp`` but its last step.
 
 In a helper, conditions are joined with ``&`` and ``|``: ``&&`` is a branch, which g++ does not
 always turn back into a select.
@@ -60,7 +61,10 @@ MARK = "//@ "
 _FUSED = "__builtin_fmaf("
 # A step of a polynomial: the rounding of its product is multiplied away by the steps after it.
 # Not so where a last step decides: erf would be 1.15 units off, and says 1.1.
-_EXACT_STEPS = ("erf",)
+_EXACT_LAST_STEPS = ("erf",)
+# Where other products need not be exact, or are: of a power's n, and a part of ln 2 of few digits.
+_ROUNDED = frozenset({"_exp_poly.f32", "exp.f32", "exp_nonpositive.f32", "sigmoid.f32"})
+_PRODUCT = re.compile(r"__builtin_fmaf\(([^,()]+), ([^,()]+), ([^,()]+)\)")
 _HORNER = re.compile(r"\b([epqs]) = __builtin_fmaf\(\1, (\w+), (-?0x[^()]+f)\);")
 
 
@@ -129,8 +133,17 @@ def helper_sources(names: Iterable[str], *, fused: bool = True) -> str:
 def _without_fma(helper: Helper) -> str:
     """Return a helper's definition for processors that do not multiply and add at once."""
     text = definition(helper)
-    if helper.family not in _EXACT_STEPS:
-        text = _HORNER.sub(r"\1 = \1 * \2 + \3;", text)
+    last = {step[1]: step.start() for step in _HORNER.finditer(text)}
+    exact = last.values() if helper.family in _EXACT_LAST_STEPS else ()
+
+    def rounded(step: re.Match[str]) -> str:
+        return step[0] if step.start() in exact else step.expand(r"\1 = \1 * \2 + \3;")
+
+    text = _HORNER.sub(rounded, text)
+    if helper.name in _ROUNDED:
+        steps = list(_PRODUCT.finditer(text))
+        for step in reversed(steps[:-1] if steps[-1][3] == "1.0f" else steps):
+            text = text[: step.start()] + step.expand(r"\1 * \2 + \3") + text[step.end() :]
     return text.replace(_FUSED, "fx_fma(")
 
 

@@ -32,7 +32,7 @@ from fusec.capture.guards.described import (
     note_guards,
     too_often,
 )
-from fusec.capture.repeated_layers import LAYER, RepeatedLayers
+from fusec.capture.repeated_layers import RepeatedLayers
 from fusec.capture.shortcut import Shortcut, find_frame
 from fusec.compiled.graph import CompiledGraph
 from fusec.errors import BadOption, FusecError
@@ -247,7 +247,7 @@ class CompiledFunction:
     @property
     def breaks(self) -> tuple[GraphBreak, ...]:
         """Every place where capture stopped and Python ran."""
-        own = (each for each in self._breaks if each.reason != LAYER)
+        own = (each for each in self._breaks if not each.of_layers)
         return (*own, *(each for part in self.parts for each in part.breaks))
 
     @property

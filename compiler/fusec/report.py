@@ -45,6 +45,7 @@ class GraphBreak:
         where: The user's line.
         expected: Whether there is nothing to mend: ``backward()``, an optimizer.
         of_values: Whether it hangs on the values of tensors: ``if x.sum() > 0``.
+        of_layers: Whether a layer is called there that is compiled once for all like it.
     """
 
     reason: str
@@ -52,6 +53,7 @@ class GraphBreak:
     where: SourceLine | None
     expected: bool = False
     of_values: bool = False
+    of_layers: bool = False
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,9 @@ PARTS = {
 FORKING = {"os.fork", "os.killpg", "os.setpgid", "signal.SIGKILL"}
 FORKS = {"worker.py", "child.py", "sandbox.py"}
 # Triton's own code and kernels, which only Triton imports.
-TRITON = {"targets/triton/toolchain/launch.py"}
+TRITON = {
+    f"targets/triton/{name}.py" for name in ("grouped_products", "multiply", "toolchain/launch")
+}
 
 SCRIPT = """
 import os

@@ -19,7 +19,7 @@ ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
-class Layout:
+class MemoryLayout:
     """Where the tensors of a program are.
 
     Attributes:
@@ -49,7 +49,7 @@ def lay_out(
     epilogue: Epilogue | None,
     *,
     frees_inputs: bool,
-) -> Layout | None:
+) -> MemoryLayout | None:
     """Return where a program's tensors are; None if it is more than kernels and products."""
     steps = program.steps
     multiplied = _products(program, runnables)
@@ -77,7 +77,7 @@ def lay_out(
     slots = {name: i for i, name in enumerate((*program.inputs, *allocated))}
     seen_as = {ref.buffer: ref for ref in refs}
     buffers = [_seen_as(program.buffers[name], seen_as.get(name)) for name in allocated]
-    return Layout(steps, multiplied, outputs, places, scratch, slots, buffers, total)
+    return MemoryLayout(steps, multiplied, outputs, places, scratch, slots, buffers, total)
 
 
 def _products(program: Program, runnables: Mapping[str, object]) -> dict[str, NativeProduct] | None:
@@ -140,4 +140,4 @@ def _seen_as(buffer: Buffer, ref: TensorRef | None) -> Buffer:
     return buffer if ref is None else replace(buffer, shape=ref.shape, strides=ref.strides)
 
 
-__all__ = ["Layout", "lay_out", "place_temporaries"]
+__all__ = ["MemoryLayout", "lay_out", "place_temporaries"]

@@ -23,6 +23,7 @@ _NUMBER = r"Tensor\.item\(\)|scalar_outputs|_local_scalar_dense"
 _LIST = r"tolist"
 _SIZE = r"Dynamic shape operator|output shape depends on input Tensor data"
 _OF_VALUES = (_BRANCH, _NUMBER, _LIST, _SIZE)
+_NOTHING = "nothing: "  # how a hint begins where there is nothing to mend
 # What TorchDynamo says, as a pattern; what that means; how to mend it. The first match counts.
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
@@ -81,7 +82,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "torch._dynamo.graph_break() asks for it",
         "remove the call if it is yours",
     ),
-    (LAYER, LAYER, "nothing is to be mended: its one compiled form serves all layers like it"),
+    (LAYER, LAYER, f"{_NOTHING}its one compiled form serves all layers like it"),
     (
         r"compiler\.disable|function `disable`",
         "a function that torch.compiler.disable keeps out of compiled code",
@@ -108,7 +109,6 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "move the statement before the tensor code or after it",
     ),
 )
-_NOTHING = "nothing: "  # how a hint begins where there is nothing to mend
 _OPTIMIZERS = f"{os.sep}torch{os.sep}optim{os.sep}"
 _OPTIMIZER = (
     "the optimizer's step is a graph of its own",
@@ -134,7 +134,8 @@ def breaks_since(marker: int) -> tuple[GraphBreak, ...]:
         if any(_OPTIMIZERS in getattr(f, "filename", "") for f in getattr(entry, "user_stack", ())):
             reason, hint = _OPTIMIZER  # who calls step() has not asked for it
         expected = hint.startswith(_NOTHING)
-        made = GraphBreak(reason, hint, where, expected, _known(text) in _OF_VALUES)
+        known = _known(text)
+        made = GraphBreak(reason, hint, where, expected, known in _OF_VALUES, known == LAYER)
         found.setdefault((reason, where), made)
     located = {reason for reason, where in found if where is not None}
     return tuple(b for (r, w), b in found.items() if w is not None or r not in located)

@@ -39,6 +39,7 @@ from fusec.graph.simplify.cse import merge_common
 from fusec.graph.simplify.extremes import compute_compared_once
 from fusec.graph.simplify.gaps import view_what_has_gaps
 from fusec.graph.simplify.inference_regions import record_nothing_instead
+from fusec.graph.simplify.out_types import sum_in_the_type_of_out
 from fusec.graph.simplify.random_seeds import replace_random
 from fusec.graph.simplify.short_rows import bound_rows
 from fusec.graph.simplify.written_attention import attend_at_once
@@ -183,6 +184,13 @@ PASSES: tuple[Pass, ...] = (
         frozenset({GraphForm.CAPTURED}),
         "what a program promises the size of is computed, even if nobody reads it",
         required="a promise that does not hold would be kept silent",
+    ),
+    Pass(
+        "out_types",
+        _replacing(sum_in_the_type_of_out),
+        frozenset({GraphForm.CAPTURED}),
+        "sums into a tensor of another type are added up in that type",
+        required="integers would be those of the sum, not the sum of integers",
     ),
     Pass(
         "gaps",

@@ -286,7 +286,7 @@ class LibraryTarget(Target):
         return "" if code.count("{") == code.count("}") else "braces do not match"
 
 
-class Groups(Protocol):
+class GroupedProducts(Protocol):
     """Products of groups of rows, each with a matrix of its own; ``ends`` are their last rows."""
 
     def grouped_rows(
@@ -352,7 +352,7 @@ class PythonTarget(Target):
         """Build kernels side by side, each ready to run on tensors; None for what is refused."""
         raise NotImplementedError
 
-    def groups(self) -> Groups | None:
+    def groups(self) -> GroupedProducts | None:
         """Return products of groups of rows that wait for nobody; None where there are none."""
         return None
 
@@ -397,7 +397,7 @@ class PythonTarget(Target):
 
 __all__ = [
     "ExportWords",
-    "Groups",
+    "GroupedProducts",
     "Language",
     "LibraryTarget",
     "Mismatch",

@@ -23,7 +23,7 @@ SINGLE = 4  # bytes of a float32
 TENSOR_CORES = 80  # the first of NVIDIA's architectures whose tensor cores take 19 bits
 
 
-class Tiles(NamedTuple):
+class GroupTiles(NamedTuple):
     """How a product is cut.
 
     Attributes:
@@ -44,8 +44,8 @@ class Tiles(NamedTuple):
 # Of float32, and of types of half as many bits.  Milliseconds on an H100, 16384 rows of 64 groups,
 # 1024 by 768: rows in float32 0.43 (a loop over the groups 1.46), in tiles of 128 x 64 0.47;
 # matrices 0.53 (1.37), in tiles of 64 x 64 0.74; in bfloat16 0.08 (ATen's own 0.09) and 0.09.
-ROWS = Tiles(64, 64, 32, 4, 3), Tiles(128, 128, 64, 8, 3)
-MATRICES = Tiles(128, 64, 32, 4, 3), Tiles(128, 128, 64, 8, 3)
+ROWS = GroupTiles(64, 64, 32, 4, 3), GroupTiles(128, 128, 64, 8, 3)
+MATRICES = GroupTiles(128, 64, 32, 4, 3), GroupTiles(128, 128, 64, 8, 3)
 
 
 @triton.jit
@@ -201,7 +201,7 @@ def _strides(weight: Tensor) -> dict[str, int]:
     return dict(zip(names, weight.stride(), strict=True))
 
 
-def _options(cut: Tiles) -> dict[str, object]:
+def _options(cut: GroupTiles) -> dict[str, object]:
     return {
         "EXACT": _exact(),
         "BLOCK_M": cut.block_m,

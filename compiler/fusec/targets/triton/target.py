@@ -10,7 +10,7 @@ from fusec.abilities import Abilities
 from fusec.target_api.base import (
     ExportWords,
     GpuStartNoted,
-    Groups,
+    GroupedProducts,
     Mismatch,
     PackedKernel,
     PythonTarget,
@@ -129,7 +129,7 @@ class Triton(PythonTarget):
 
         return side_by_side.build_for(sources, tensors)
 
-    def groups(self) -> Groups | None:
+    def groups(self) -> GroupedProducts | None:
         """Return products of groups of rows that wait for nobody."""
         from fusec.targets.triton import grouped_products
 

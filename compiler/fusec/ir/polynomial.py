@@ -132,8 +132,8 @@ class Polynomial(Generic[A]):
             factors = [factor(atom) for atom in monomial]
             if not factors or abs(c) != 1:
                 factors.append(str(abs(c)))
-            sign = ("-" if c < 0 else "") if not parts else (" - " if c < 0 else " + ")
-            parts.append(sign + " * ".join(factors))
+            signs = ("", "-") if not parts else (" + ", " - ")
+            parts.append(signs[c < 0] + " * ".join(factors))
         return "".join(parts) or "0"
 
 

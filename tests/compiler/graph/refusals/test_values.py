@@ -24,12 +24,12 @@ RULES: list[tuple[Any, Callable[[Any], tuple[Any, ...]], Any, list[Any]]] = [
     (aten.index_copy, lambda i: (X, 0, i, ROWS), T([2, 0]), [T([2, 3]), T([-1, 0])]),
     (aten.index_add, lambda i: (POINT, 0, i, T(1.0)), T([0]), [T([1]), T([-1])]),
     (aten.index_copy, lambda i: (POINT, 0, i, T([1.0])), T([0]), [T([1]), T([-1])]),
-    (aten.max_unpool2d, lambda i: (POOLED, i, (4, 4)), PLACES, [PLACES + 16, PLACES - 16]),
+    (aten.max_unpool2d, lambda i: (POOLED, i, (4, 4)), PLACES, [PLACES * 0 + 16, PLACES - 16]),
     (
         aten.max_unpool3d,
         lambda i: (DEEP, i, (4, 4, 4), (2, 2, 2), (0, 0, 0)),
         DEEP_PLACES,
-        [DEEP_PLACES + 64, DEEP_PLACES - 64],
+        [DEEP_PLACES * 0 + 64, DEEP_PLACES - 64],
     ),
 ]
 

@@ -397,7 +397,7 @@ def made(name: str, seed: int) -> tuple[Any, ...]:
     return CASES[name][1]()
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", CASES)
 def test_as_in_eager(name: str) -> None:
     function = CASES[name][0]

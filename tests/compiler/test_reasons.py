@@ -128,7 +128,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 }
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name: str, target: str) -> None:
@@ -182,7 +182,7 @@ def test_reasons_are_other_words() -> None:
     assert shown != [w.program for w in other], "the reasons are shown"
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("seed", range(31000, 31036))
 def test_random_programs(seed: int, target: str) -> None:

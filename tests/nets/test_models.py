@@ -18,7 +18,7 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEC_STRICT", "1")
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", FAST)
 def test_training_step_equals_eager(name: str, precision: str) -> None:

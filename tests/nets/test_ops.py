@@ -37,7 +37,7 @@ OPS = (
 )
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", OPS)
 def test_operators_equal_eager(name: str) -> None:
     op = unit.find(name)

@@ -19,7 +19,7 @@ from fusec.call.native_program import NativeProgram, native_group, native_progra
 from fusec.call.results import expect, expecting
 from fusec.codegen.host_program import Group, HostProgram, emit_host
 from fusec.codegen.host_values import DTYPES, buffer_bytes, called_as
-from fusec.device.plan import DeviceProgram, device_program, wanted
+from fusec.device.plan import DeviceProgram, device_of, device_program, wanted
 from fusec.ir.program import Compute, Extern, ExternKind
 from fusec.kernel import Kernel, KernelHost
 from fusec.kernel_source import Runnable, simulation
@@ -229,7 +229,9 @@ class CompiledPart:
             return ()
         if isinstance(self._native, DeviceProgram):
             return self._native.notes
-        reason = self._no_graphs or native.problem() or "the native part of calls is being built"
+        device = device_of(self.state.scheduled)
+        reason = device if isinstance(device, str) else self._no_graphs or native.problem()
+        reason = reason or "the native part of calls is being built"
         return (f"no CUDA graph: {reason}",)
 
     def _work(self) -> dict[str, int]:

@@ -122,7 +122,7 @@ MISSES = {
 }
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("first", [True, False], ids=["first call", "later call"])
 @pytest.mark.parametrize("name", MISSES)
 def test_another_call_is_a_miss(name, first):

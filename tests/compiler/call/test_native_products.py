@@ -66,7 +66,7 @@ CASES: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 def test_native_products_are_eagers(name: str, dtype: torch.dtype) -> None:
     function, shapes = CASES[name]
     draw = [[torch.randn(shape).to(dtype) for shape in shapes] for _ in range(2)]

@@ -37,7 +37,7 @@ def test_sizes() -> None:
     assert compiled.short_calls == served + len(shapes) + 5
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "shapes",
     [

@@ -193,7 +193,7 @@ NUMBERS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("target", ["cpp", "triton"])
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers_that_follow_from_sizes(name: str, target: str) -> None:
@@ -219,7 +219,7 @@ BY_ONE_FACTOR: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("target", ["cpp", "triton"])
 @pytest.mark.parametrize("name", BY_ONE_FACTOR)
 def test_images_of_any_size_by_one_factor(name: str, target: str) -> None:

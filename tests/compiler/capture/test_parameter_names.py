@@ -37,7 +37,7 @@ def function_of(names: list[str]) -> Callable[..., tuple[torch.Tensor, ...]]:
     return space["function"]  # type: ignore[no-any-return]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("names", GROUPS, ids=lambda names: names[0])
 @pytest.mark.parametrize("target", ["auto", "triton"])
 def test_names_that_mean_something_else(

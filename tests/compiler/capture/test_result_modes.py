@@ -165,7 +165,7 @@ def outcome(
     yield None if x.grad is None else x.grad.tolist()
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("make", [a_leaf, a_view, without_gradient], ids=["leaf", "view", "plain"])
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)

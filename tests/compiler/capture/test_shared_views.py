@@ -93,7 +93,7 @@ def written(tensor: torch.Tensor) -> bool:
     return True
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", [*VIEWS, *COMPLEX])

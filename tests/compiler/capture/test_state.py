@@ -62,7 +62,7 @@ def close(ours: list[torch.Tensor], theirs: list[torch.Tensor], within: float) -
         assert (mine.double() - true.double()).norm() <= within * (true.double().norm() + 1)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("backend", BACKENDS)

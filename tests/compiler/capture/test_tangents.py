@@ -53,7 +53,7 @@ def dual_results(function: Function, x: torch.Tensor, w: torch.Tensor) -> list[t
         return [t.detach().clone() if t is not None else none for pair in parts for t in pair]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("first", [False, True], ids=["warm", "first"])
 @pytest.mark.parametrize("gradients", [False, True], ids=["forward", "recorded"])
 @pytest.mark.parametrize("function", [wave, product, update])

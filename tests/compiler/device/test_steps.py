@@ -163,8 +163,9 @@ def test_a_program_on_the_cpu_is_none_for_plans() -> None:
     assert device_of(part.state.scheduled) == "x is on the CPU"
 
 
-def test_asked_for_graphs_on_the_cpu_the_report_says_why() -> None:
-    compiled = fusec.compile(lambda x: torch.softmax(x @ x, -1), cuda_graphs=True)
+@pytest.mark.parametrize("function", [lambda x: torch.softmax(x @ x, -1), lambda x: x.sin() * 2])
+def test_asked_for_graphs_on_the_cpu_the_report_says_why(function: Callable[..., Any]) -> None:
+    compiled = fusec.compile(function, cuda_graphs=True)
     with torch.no_grad():
         compiled(torch.randn(4, 4))
         compiled(torch.randn(4, 4))

@@ -190,7 +190,7 @@ def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_eager_refuses_raises_the_same(name: str) -> None:
     function, x = REFUSED[name]
@@ -200,7 +200,7 @@ def test_what_eager_refuses_raises_the_same(name: str) -> None:
         fusec.compile(function)(x.clone())
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", COMPUTED)
 def test_what_eager_computes_is_computed(name: str) -> None:
     function, x = COMPUTED[name]

@@ -507,7 +507,7 @@ WAYS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", CASES)

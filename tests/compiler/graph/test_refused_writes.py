@@ -63,7 +63,7 @@ CASES: dict[str, Case] = {
 }
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["", "dynamic"])
 @pytest.mark.parametrize("name", CASES)
 def test_as_eager(name: str, dynamic: bool) -> None:

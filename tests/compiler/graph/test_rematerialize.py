@@ -52,7 +52,7 @@ def layer_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     return F.gelu(F.layer_norm(x, (x.shape[-1],), w, b))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shape", [(2, 6, 5, 7), (1, 2, 33), (3, 4)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_group_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -140,7 +140,7 @@ AFTER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", AFTER)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

@@ -111,7 +111,7 @@ def compiled_by(route: str, target: str, dynamic: bool | None, f: Any) -> Any:
     return torch.compile(f, backend=Backend(Options(target=target)), dynamic=dynamic)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("target", TARGETS)

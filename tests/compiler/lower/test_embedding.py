@@ -28,7 +28,7 @@ def kernels_of(compiled: fusec.CompiledFunction) -> int:
     return len(compiled.kernels)
 
 
-@pytest.mark.sample(15)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("target", ["cpp", "triton"])
 @pytest.mark.parametrize("dtype", [F16, BF16, F32])
 @pytest.mark.parametrize(

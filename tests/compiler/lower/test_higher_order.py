@@ -49,7 +49,7 @@ def inverted(x: torch.Tensor) -> torch.Tensor:
     return torch.linalg.inv(x.t() @ x + torch.eye(4)) * 2 + 1
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("function", "call"),
     [

@@ -93,7 +93,7 @@ INPUTS = {
 }
 
 
-@pytest.mark.sample(60)
+@pytest.mark.sample(36)
 @pytest.mark.parametrize("fuse", [False, True], ids=["lowered", "fused"])
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_eager(name: str, fuse: bool) -> None:
@@ -180,7 +180,7 @@ def _sampled() -> list[Any]:
     return [op if n % 3 == 0 else pytest.param(op, marks=SLOW) for n, op in enumerate(_ops())]
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("op", _sampled(), ids=name_of)
 def test_torchs_own_samples(op: Any) -> None:
     """A few of torch's samples for each operator that a kernel is generated for."""

@@ -127,7 +127,7 @@ def averages(n: int, windows: str, x: torch.Tensor) -> list[torch.Tensor]:
 # -- forward --------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("n", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_windows(n: int, windows: str) -> None:
@@ -139,7 +139,7 @@ def test_windows(n: int, windows: str) -> None:
     check(everything, x)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("shares", SHARES)
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_shares(n: int, shares: str) -> None:
@@ -152,7 +152,7 @@ def test_shares(n: int, shares: str) -> None:
     check(everything, x)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.int32, torch.int8, torch.uint8])
 def test_dtypes(dtype: torch.dtype) -> None:
     x = values((2, 3, 9, 11), dtype)
@@ -275,7 +275,7 @@ def test_indices_that_nobody_reads_are_not_written() -> None:
 # -- backward -------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("n", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_gradients_of_windows(n: int, windows: str) -> None:
@@ -287,7 +287,7 @@ def test_gradients_of_windows(n: int, windows: str) -> None:
     check_gradients(strictly, everything, x)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("shares", SHARES)
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_gradients_of_shares(n: int, shares: str) -> None:
@@ -295,7 +295,7 @@ def test_gradients_of_shares(n: int, shares: str) -> None:
     check_gradients(strictly, lambda x: [ADAPTIVE[n](x, size), ADAPTIVE_MAX[n](x, size)], x)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_gathered_gradients(n: int, windows: str, monkeypatch: pytest.MonkeyPatch) -> None:

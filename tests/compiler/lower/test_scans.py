@@ -73,7 +73,7 @@ def test_every_dtype_and_dimension(name: str) -> None:
         check(everywhere, values((3, 5, 17), dtype))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SCANS)
 def test_special_values(name: str) -> None:
     x = values((6, 40), torch.float32)
@@ -155,7 +155,7 @@ FUSED: dict[str, tuple[Function, int]] = {
 }
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", FUSED)
 def test_fusion(name: str) -> None:
     function, kernels = FUSED[name]
@@ -180,7 +180,7 @@ def test_a_refused_fusion_says_why() -> None:
     assert reasons == ["one runs over 7, the other over 5"]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SCANS)
 def test_symbolic_sizes(name: str) -> None:
     function = SCANS[name]
@@ -205,7 +205,7 @@ BACKWARD: dict[str, Function] = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", BACKWARD)
 def test_backward(name: str) -> None:
     function = BACKWARD[name]

@@ -52,7 +52,7 @@ def places(limit: int, *shape: int, seed: int = 1, unique: bool = False) -> torc
     return torch.randint(0, limit, shape, generator=generator)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("target", ["cpp", "triton"])
 @pytest.mark.parametrize("dtype", FLOATS + WHOLE)
 def test_index_put_in_every_dtype(dtype: torch.dtype, target: str) -> None:
@@ -98,7 +98,7 @@ def test_masks() -> None:
     check(assigned, x, values(6, 8, dtype=torch.bool))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dim", [0, 1, -1])
 @pytest.mark.parametrize("target", ["cpp", "triton"])
 def test_scatter(dim: int, target: str) -> None:

@@ -50,7 +50,7 @@ def same(target: str, function: Callable[..., object], *inputs: torch.Tensor) ->
 SIZES = [(64,), (33, 7), (0, 5), (300, 1000)]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("shape", SIZES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int32])
 def test_elementwise_updates(shape: tuple[int, ...], dtype: torch.dtype, target: str) -> None:
@@ -146,7 +146,7 @@ _DIMENSIONS = [
 ]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("learn", [True, False])
 @pytest.mark.parametrize(("kind", "convolution", "shape"), _DIMENSIONS)
 def test_running_statistics(

@@ -121,7 +121,7 @@ NORMS: dict[str, tuple[Callable[..., torch.Tensor], Callable[[], Tensors], int]]
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NORMS)
 def test_norm_gradients_are_one_kernel_and_a_small_one(name: str) -> None:
     function, inputs, sums = NORMS[name]
@@ -138,7 +138,7 @@ def test_norm_gradients_are_one_kernel_and_a_small_one(name: str) -> None:
     assert not refused & {(kept.producer, kept.consumer), (kept.consumer, kept.producer)}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NORMS)
 def test_norm_gradients_are_right(name: str) -> None:
     function, inputs, _ = NORMS[name]

@@ -38,7 +38,7 @@ def facts(text):
     return binary.library_facts(str(vk.build_library(text)))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: f"{p.parent.name}-{p.stem}")
 def test_generated_kernels_ask_for_nothing(path):
     text = path.read_text()

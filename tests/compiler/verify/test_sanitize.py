@@ -45,7 +45,7 @@ def both():
         pytest.skip("this compiler has no AddressSanitizer")
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", WRONG)
 def test_finds(name, both):
     code, reason = WRONG[name]

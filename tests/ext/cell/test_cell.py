@@ -230,7 +230,7 @@ CELLS = {
 }
 
 
-@pytest.mark.sample(45)
+@pytest.mark.sample(27)
 @pytest.mark.parametrize("name", CELLS)
 def test_behaves_as_the_plain_cell(name, capsys):
     body = CELLS[name]

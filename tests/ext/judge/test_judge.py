@@ -32,7 +32,7 @@ def waits(names: Iterable[str]) -> list[Any]:
     return [pytest.param(n, marks=slow) if n == "an endless loop" else n for n in names]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", waits(cheats.FUNCTIONS))
 def test_cheats_of_functions(name: str) -> None:
     text, said = cheats.FUNCTIONS[name]

@@ -48,7 +48,7 @@ def words_after(shell: Any, code: str, rest: str = "") -> set[str]:
     return {(code[: each.start] + each.text).rsplit(" ", 1)[-1] for each in found}
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [

@@ -69,7 +69,7 @@ def test_every_element_arrives(name: str) -> None:
     assert compiled.graphs[0].verify().ok
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("name", ["one loop", "rows", "bfloat16", "bytes"])
 @pytest.mark.parametrize("offset", [0, 1, 4, 16])
 @pytest.mark.parametrize("vectors", ["__AVX512F__", "__AVX__", "__SSE2__", "none"])

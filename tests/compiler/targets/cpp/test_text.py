@@ -47,7 +47,7 @@ def test_golden_text(name: str) -> None:
     assert max(len(each) for each in text.splitlines()) <= 100
 
 
-@pytest.mark.sample(18)
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("name", CASES)
 def test_golden_case_computes_what_the_reference_does(name: str) -> None:
     case = CASES[name]()
@@ -59,7 +59,7 @@ def test_golden_case_computes_what_the_reference_does(name: str) -> None:
         check(bench, tensors, built=built, threads=(1, 2, 3), terms=terms, context=name)
 
 
-@pytest.mark.sample(15)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("name", [*CASES, *FULL_SAMPLED])
 def test_every_value_of_a_tunable_computes_the_same(name: str) -> None:
     case = (CASES | FULL)[name]()
@@ -231,7 +231,7 @@ SHARED: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SHARED)
 def test_threads_share_what_is_large(name: str) -> None:
     for rows, shared in ((1024, True), (4, False)):

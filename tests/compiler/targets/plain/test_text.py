@@ -113,7 +113,7 @@ def test_golden_text(name: str) -> None:
     assert "__" not in text  # nothing that only some compilers know
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", CASES)
 def test_golden_case_computes_what_the_reference_does(name: str) -> None:
     case = CASES[name]()

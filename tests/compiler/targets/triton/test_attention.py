@@ -97,7 +97,7 @@ def test_compiles_for_gpus(name: str, gpu: str) -> None:
 # -- numerics -----------------------------------------------------------------------------
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("sizes", "dtype"), [(ODD, F32), (DEEP, BF16), (FEW, HALF), (Sizes(depth=256), HALF)]
 )

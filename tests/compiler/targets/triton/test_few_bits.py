@@ -48,7 +48,7 @@ def packed(columns: int, inner: int, dtype: torch.dtype) -> tuple[torch.Tensor, 
     return q, s, zeros
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("rows", [1, 5, 16])
 @pytest.mark.parametrize("dtype", [HALF, BF16], ids=str)
 @pytest.mark.parametrize("form", UNPACKED)

@@ -22,7 +22,7 @@ def test_random_pointwise_bodies(seed: int) -> None:
     check(seed, reduces=False)
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(20))
 def test_random_reducing_bodies(seed: int) -> None:
     check(1000 + seed, True, ("persistent", "looped", "split", "")[seed % 4])

@@ -51,7 +51,7 @@ def large_saved(compiled: fusec.CompiledFunction, elements: int) -> set[str]:
     return found
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("target", "dtype"),
     [("cpp", torch.bfloat16), ("triton", torch.bfloat16), ("triton", torch.float16)],

@@ -59,9 +59,7 @@ def lay_out(
     outputs = [None if i in replaced else each for i, each in enumerate(program.outputs)]
     if not steps or not all(_is_plain(program, outputs, value) for value in outputs):
         return None
-    names = dict.fromkeys(name for step in steps for name in (*step.reads(), *step.writes()))
-    known = [buffer_bytes(program.buffers[name]) for name in names]
-    total = None if None in known else sum(size or 0 for size in known)
+    total = _total_bytes(program)
     # Where there is a product, what is large is freed as soon as nobody needs it.
     if (frees_inputs or multiplied) and (total is None or total > GROUPED_BYTES):
         return None
@@ -78,6 +76,13 @@ def lay_out(
     seen_as = {ref.buffer: ref for ref in refs}
     buffers = [_seen_as(program.buffers[name], seen_as.get(name)) for name in allocated]
     return MemoryLayout(steps, multiplied, outputs, places, scratch, slots, buffers, total)
+
+
+def _total_bytes(program: Program) -> int | None:
+    """Return how large everything is together that steps read or write; None where nobody knows."""
+    names = {name for step in program.steps for name in (*step.reads(), *step.writes())}
+    known = [buffer_bytes(program.buffers[name]) for name in names]
+    return None if None in known else sum(size or 0 for size in known)
 
 
 def _products(program: Program, runnables: Mapping[str, object]) -> dict[str, NativeProduct] | None:

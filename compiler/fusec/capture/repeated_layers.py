@@ -79,7 +79,7 @@ class RepeatedLayers(Generic[Made]):
             kind = type(layer)
             if kind not in made:
                 made[kind] = make(kind.forward)
-            call = functools.partial(made[kind], layer)
+            call = functools.partial(_call, made[kind], layer)
             # What is around it is captured without it.
             self._forwards[layer] = torch.compiler.disable(call, reason=LAYER)
         self.compiled = tuple(made.values())
@@ -96,7 +96,7 @@ class RepeatedLayers(Generic[Made]):
         with self._lock:
             self._depth += 1
             for layer, forward in self._forwards.items():
-                vars(layer)["forward"] = forward
+                vars(layer).setdefault("forward", forward)  # somebody's own stays
 
     def __exit__(
         self,
@@ -108,8 +108,17 @@ class RepeatedLayers(Generic[Made]):
         with self._lock:
             self._depth -= 1
             if not self._depth:
-                for layer in self._forwards:
-                    vars(layer).pop("forward", None)
+                for layer, forward in self._forwards.items():
+                    if vars(layer).get("forward") is forward:
+                        del layer.forward
+
+
+def _call(compiled: Forward, layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    # What keeps saved tensors elsewhere may run a layer again in backward, where it is as it was
+    # written, and hold what each saves against the other (``torch.utils.checkpoint``).
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        return type(layer).forward(layer, *args, **kwargs)
+    return compiled(layer, *args, **kwargs)
 
 
 def _each(kinds: list[list[nn.Module]]) -> Iterator[nn.Module]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import fusec
 from fusec.capture.repeated_layers import RepeatedLayers, repeated_layers
@@ -147,6 +148,36 @@ def test_a_layer_whose_forward_somebody_has_replaced_is_left_alone() -> None:
     wanted = model(x)
     torch.testing.assert_close(fusec.compile(model, layers="once")(x), wanted)
     assert "forward" in vars(model.layers[1])
+
+
+def test_what_somebody_puts_in_its_place_later_stays() -> None:
+    model = Model(3)
+    compiled = fusec.compile(model, layers="once")
+    compiled(x := torch.randn(3, 4))
+    model.layers[1].forward = lambda x: x * 2  # type: ignore[method-assign]
+    torch.testing.assert_close(compiled(x), model(x))
+    assert "forward" in vars(model.layers[1])
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_layers_that_are_run_again_in_backward(reentrant: bool) -> None:
+    model = Model(3)
+
+    def body(x: torch.Tensor) -> torch.Tensor:
+        x = model.first(x)
+        for layer in model.layers:
+            x = checkpoint(layer, x, use_reentrant=reentrant)
+        return x
+
+    model.body = body  # type: ignore[method-assign]
+    compiled = fusec.compile(model, layers="once")
+    x = torch.randn(3, 4)
+    model(x).square().sum().backward()
+    wanted = [each.grad.clone() for each in model.parameters()]
+    for _ in range(2):
+        model.zero_grad()
+        compiled(x).square().sum().backward()
+        torch.testing.assert_close([each.grad for each in model.parameters()], wanted)
 
 
 def test_frozen_layers_compile_nothing() -> None:

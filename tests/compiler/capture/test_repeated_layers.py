@@ -16,6 +16,12 @@ from fusec.capture.repeated_layers import RepeatedLayers, repeated_layers
 from fusec.errors import BadOption, FusecError
 
 
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    """TorchDynamo compiles a layer's code so many times in a process, whoever asks for it."""
+    torch._dynamo.reset()
+
+
 class Layer(nn.Module):
     """A layer with parts of its own."""
 
@@ -76,7 +82,7 @@ def test_any_number_of_layers_is_one_graph(train: bool) -> None:
     graphs = set()
     for count in (2, 5):
         torch.manual_seed(count)
-        torch._dynamo.reset()
+        torch._dynamo.reset()  # the other number of layers is another model's
         model = Model(count)
         compiled = fusec.compile(model, layers="once")
         for rows in (3, 3, 6):

@@ -168,9 +168,9 @@ COMPUTED: dict[str, Case] = {
         ),
         torch.arange(3.0),
     ),
-    "inv(out=)": (
-        lambda x: torch.linalg.inv(x, out=torch.empty(3, 3, dtype=torch.float64)),
-        torch.eye(3) + 1,
+    "cumsum(out=)": (
+        lambda x: torch.cumsum(x, 0, out=torch.empty(7, dtype=I64)),
+        torch.tensor([1.6, 2.6]),
     ),
     "addcdiv": (lambda x: torch.addcdiv(x, x, x, value=2), torch.ones(3)),
     "addcdiv of a mixture": (lambda x: torch.addcdiv(x, x.long(), x, value=2), torch.ones(3)),

@@ -203,7 +203,7 @@ def worked(before: Mapping[int, float], after: Mapping[int, float], threads: int
         threads: How many were given.
     """
     each = [seconds - before.get(thread, 0.0) for thread, seconds in after.items()]
-    return max(max(each), sum(each) / threads)
+    return max(*each, sum(each) / threads)
 
 
 def _copy(outputs: Sequence[torch.Tensor], returned: Any) -> None:

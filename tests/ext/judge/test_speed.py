@@ -22,7 +22,7 @@ def test_what_threads_worked() -> None:
     """The busiest thread counts, and no less than what all of them would have had to do."""
     assert worked({1: 1.0, 2: 5.0}, {1: 1.25, 2: 5.5}, 2) == 0.5
     assert worked({1: 1.0}, {1: 1.25, 2: 0.75}, 2) == 0.75  # a thread that is new
-    eight = {thread: 0.5 for thread in range(8)}
+    eight = dict.fromkeys(range(8), 0.5)
     assert worked({}, eight, 2) == 2.0  # more threads than were given
 
 
@@ -36,7 +36,8 @@ def test_an_answer_that_waited(
 ) -> None:
     def made(task: Any, program: AnswerProgram, *rest: Any) -> Any:
         seconds = [20e-3, work] if program is ANSWER else [4e-3, 4e-3]
-        return AnswerOutcome((), (), None, 0.1, 0.1), torch.tensor([seconds] * 8, dtype=torch.float64)
+        times = torch.tensor([seconds] * 8, dtype=torch.float64)
+        return AnswerOutcome((), (), None, 0.1, 0.1), times
 
     monkeypatch.setattr(speed, "_round", made)
     monkeypatch.setattr(speed, "_problem", lambda *rest: "")

@@ -45,7 +45,7 @@ def softmax_with(line: str, before: str = "", after: str = "e / e.sum(-1, keepdi
 FUNCTIONS: dict[str, tuple[str, str]] = {
     "nothing": ("", "there is no answer yet"),
     "no such function": ("import torch\ndef other(x): return x\n", "nothing is called `softmax`"),
-    "syntax": ("def softmax(x) return x", "this is no Python"),
+    "syntax": ("def softmax(x) return x", "this is not Python"),
     "the operator itself": (
         "import torch\ndef softmax(x): return torch.softmax(x, -1)\n",
         "`softmax` is what you are to write yourself",
@@ -134,7 +134,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
         "it calls `softmax`, which is what you are to write yourself",
     ),
     "nested without end": ("x = a" + ".b" * 20000, "nested too deeply"),
-    "half a character": ("x = '\ud800'\n", "this is no Python"),
+    "half a character": ("x = '\ud800'\n", "this is not Python"),
     "told that it is compiled": (
         softmax_with("if torch.compiler.is_compiling(): return x"),
         "`torch.compiler` is a module",

@@ -55,7 +55,7 @@ CHEATS = {
     ),
     "Python by way of the language": (
         RIGHT.replace("2 * v + 1,", "tl.core.functools.partial(tl.exp, v)(),"),
-        "`tl.core.functools.partial` is no part of the language",
+        "`tl.core.functools.partial` is not part of the language",
     ),
     "too few programs": (RIGHT.replace("triton.cdiv(n, 16)", "max(1, n // 16)"), "unwritten"),
     "what is masked is used": (
@@ -104,7 +104,7 @@ CHEATS = {
         "reads memory that nothing wrote",
     ),
     "nothing": ("", "there is no answer yet"),
-    "syntax": (RIGHT.replace("def kernel", "def kernel("), "this is no Python"),
+    "syntax": (RIGHT.replace("def kernel", "def kernel("), "this is not Python"),
     "an assertion": (RIGHT.replace("    n =", "    assert len(x) < 30\n    n ="), "AssertionError"),
 }
 

@@ -86,13 +86,13 @@ CHEATS = {
     "no such function": (RIGHT.replace("tl.load", "tl.fetch"), "fetch"),
     "assembly": (
         RIGHT.replace("2 * v", 'tl.inline_asm_elementwise("", "", [v], tl.float32, True, 1)'),
-        "no part of what is asked",
+        "not part of what is asked",
     ),
     "tuned": (RIGHT.replace("@triton.jit", "@triton.autotune\n@triton.jit"), "triton.autotune"),
     "the runtime": (RIGHT.replace("import triton\n", "import triton\nimport triton.runtime\n"), ""),
     "what is inside a handle": (
         RIGHT.replace("n = x.numel()", "n = x._Handle__tensor.numel()"),
-        "no operator on tensors",
+        "not an operator on tensors",
     ),
     "half a result": (RIGHT.replace("2 * v + 1,", "2 * v,"), "differs from eager"),
     "half precision": (

@@ -26,7 +26,10 @@ PRINT_STYLE = (
     "{ white-space: pre-wrap !important; overflow-wrap: anywhere; overflow: visible; "
     "font-size: 10px } .jp-OutputArea [style*='white-space:pre;font:inherit'] "
     "{ white-space: pre-wrap !important; overflow-wrap: anywhere } "
-    ".jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere } }</style>"
+    ".jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere } "
+    ".jp-OutputArea-output > pre { font-size: 11px; padding-left: 5px } "
+    ".jp-OutputArea-output table[style*='font-size: 85%'] { font-size: 10px !important } "
+    ".jp-MarkdownOutput .highlight { margin: 0 0 1em 20px } }</style>"
 )
 _MOST = 1 << 22  # bytes of a hand-in
 _EDIT = ("kernel", "target", "state", "reason", "text")  # what a hand-in has of an edit

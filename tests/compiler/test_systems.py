@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -202,3 +203,13 @@ def test_a_system_of_which_nothing_is_known() -> None:
         system.message_pair()
     assert system.processors() >= 1
     assert system.last_cache() > 0
+
+
+def test_how_long_threads_ran() -> None:
+    """As each thread's own clock says; where nobody says, nothing is made up."""
+    began = time.thread_time()
+    found = this_system().thread_times()
+    if not found:
+        pytest.skip("this system does not say")
+    assert began <= found[threading.get_native_id()] <= time.thread_time()
+    assert not System().thread_times()

@@ -34,6 +34,9 @@ def note_updates(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor 
 def copy_all(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Copy tensors into others: many of a type and device by one operator.
 
+    Autograd learns of one that is its own new value, which a kernel has written where it lies: what
+    was saved for a gradient before may no longer be used.
+
     A network in training updates two or three numbers, or small vectors, for each of its batch
     norms; 141 copies of a MobileNetV3 take the host a millisecond.
 
@@ -43,6 +46,7 @@ def copy_all(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
     groups: dict[tuple[torch.dtype, torch.device], tuple[list[torch.Tensor], ...]] = {}
     for target, value in pairs:
         if target is value:
+            increment_version(target)
             continue
         targets, values = groups.setdefault((target.dtype, target.device), ([], []))
         targets.append(target)

@@ -169,7 +169,7 @@ class Prediction(Sectioned):
 
 def size_text(count: int) -> str:
     """Return a number of bytes for a reader; what depends on a size says so."""
-    return bytes_text(count) if count >= 0 else "bytes by size"
+    return bytes_text(count) if count >= 0 else "as many bytes as sizes say"
 
 
 def _total(counts: Sequence[int]) -> int:

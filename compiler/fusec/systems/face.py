@@ -262,6 +262,10 @@ class System:
         """Return how many threads this process has; 0 where nobody says."""
         return 0
 
+    def thread_times(self) -> Mapping[int, float]:
+        """Return for how many seconds each thread of this process has run; empty where unknown."""
+        return {}
+
     def bytes_in_use(self) -> int:
         """Return what the C library has allocated and not got back; 0 where it does not say."""
         return 0

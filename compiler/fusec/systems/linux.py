@@ -140,6 +140,10 @@ class Linux(Posix):
         """Return how many threads this process has."""
         return linux_state.task_count()
 
+    def thread_times(self) -> Mapping[int, float]:
+        """Return for how many seconds each thread of this process has run."""
+        return linux_state.thread_times()
+
     def bytes_in_use(self) -> int:
         """Return what the C library has allocated and not got back; 0 where it does not say."""
         return linux_state.bytes_in_use()

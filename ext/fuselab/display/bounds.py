@@ -104,7 +104,8 @@ def bound(
         )
     if share >= 0.5:
         return f"waits for memory: {share:.2f} of a copy"
-    return f"bound by what it computes: a copy of its bytes takes {share:.2f} of its time"
+    part = f"{share:.2f}" if share >= 0.005 else "less than 0.01"
+    return f"bound by what it computes: a copy of its bytes takes {part} of its time"
 
 
 __all__ = ["Traffic", "bars", "bound", "limit_words", "saved"]

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from fusec.systems import this_system
 from fusec.target_api.worker import Placed
 from fusec.verify.child import describe_error
 
@@ -122,8 +123,9 @@ class Answer:
     ) -> int:
         """Call it again and again on inputs of which something in every row changes each time.
 
-        It ends when the budget is spent, or with the pokes; a call that was made has a time.  Some
-        elements of each call's results are kept: an answer that now and then does nothing is seen.
+        It ends when the budget is spent, or with the pokes; a call that was made has a time, and a
+        kernel's call what its threads worked.  Some elements of each call's results are kept: an
+        answer that now and then does nothing is seen.
         """
         pokes, clock, seen = notes
         inputs = [tensor.clone() for tensor in given]
@@ -138,6 +140,7 @@ class Answer:
                 watched = [places_in(tensor, places) for tensor in mine]
                 for tensor, there in zip(mine, watched, strict=True):
                     _spoil(tensor, there)
+                before = this_system().thread_times() if self.library else {}
                 began = now()
                 if self.library:
                     status = self._kernel([*inputs, *mine], sizes, threads)
@@ -146,7 +149,9 @@ class Answer:
                     # A view leaves the work to who reads it.
                     whole = [tensor.contiguous() for tensor in _several(returned)]
                 seconds = max(now() - began, 1e-9)
-                clock[number] = seconds
+                clock[number, 0] = seconds
+                if before:
+                    clock[number, 1] = worked(before, this_system().thread_times(), threads)
                 spent += seconds
                 if status:
                     return status
@@ -186,6 +191,21 @@ class Answer:
         return found
 
 
+def worked(before: Mapping[int, float], after: Mapping[int, float], threads: int) -> float:
+    """Return the seconds a call takes where each of its threads has a processor.
+
+    That is what its busiest thread worked, and no less than its share if all had worked alike: who
+    starts more threads than were given has them take turns.
+
+    Args:
+        before: For how long each thread had run before the call.
+        after: And after it.
+        threads: How many were given.
+    """
+    each = [seconds - before.get(thread, 0.0) for thread, seconds in after.items()]
+    return max(*each, sum(each) / threads)
+
+
 def _copy(outputs: Sequence[torch.Tensor], returned: Any) -> None:
     """Put what an answer returned into its outputs; raise ``WrongShape`` where it does not fit."""
     found = list(returned) if isinstance(returned, (tuple, list)) else [returned]
@@ -218,7 +238,7 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise WrongShape(f"it returns {_kind(value)}, which is no number, text or list")
+    raise WrongShape(f"it returns {_kind(value)}, which is not a number, a text or a list")
 
 
 def _several(returned: Any) -> list[torch.Tensor]:
@@ -278,5 +298,6 @@ __all__ = [
     "WrongShape",
     "change",
     "prepare",
+    "worked",
     "write_text",
 ]

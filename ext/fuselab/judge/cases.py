@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -67,7 +68,12 @@ class Asked:
         if not wrong:
             return ""
         position, bad = wrong[0], found[wrong[0]]
-        return describe_error(bad, self.eager[position].dtype).replace("`", "")
+        said = describe_error(bad, self.eager[position].dtype).replace("`", "")
+        if math.isnan(bad.against_eager) and outputs[position].shape == self.eager[position].shape:
+            mine, theirs = outputs[position][bad.worst], self.eager[position][bad.worst]
+            if mine.numel() == theirs.numel() == 1:
+                said += f": it is {mine.item():.3g}, eager's is {theirs.item():.3g}"
+        return said
 
     def wrong_in(self, places: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> str:
         """Return in words what differs in some elements; empty if nothing does.

@@ -82,7 +82,7 @@ def judge(task: Task, text: str, *, timed: bool = True) -> AnswerVerdict:
         elif isinstance(task, TensorTask):
             found = _tensors(task, text, timed)
         else:
-            raise TypeError(f"{type(task).__name__} is no kind of task")
+            raise TypeError(f"{type(task).__name__} is not a kind of task")
     except _Ended as ended:
         found = ended.verdict
     return replace(found, task=task.name, seconds=time.perf_counter() - began)
@@ -317,15 +317,18 @@ def _speeds(task: TensorTask, program: AnswerProgram) -> list[AnswerFinding]:
     if found.problem:
         raise _Ended("speed", found.problem)
     findings = []
+    # It waited for processors, so its work is what was compared.
+    alone = ", were every thread's processor free" if found.worked else ""
     if task.limits.share is not None:
         wanted = task.limits.share
-        shown = f"{found.share:.0%} of a copy of the same bytes ({found.seconds * 1e3:.3g} ms)"
+        took = f"{found.seconds * 1e3:.3g} ms{alone}"
+        shown = f"{found.share:.0%} of a copy of the same bytes ({took})"
         asked = f"at least {wanted:.0%}" if wanted else "as much as you can"
         findings.append(AnswerFinding(SHARE, shown, asked, found.share >= wanted, found.share))
     if task.limits.factor is not None:
         factor, wanted = found.factor, task.limits.factor
         assert found.baseline is not None
-        shown = f"{factor:.3g} times the baseline's ({found.seconds * 1e3:.3g} ms a call)"
+        shown = f"{factor:.3g} times the baseline's ({found.seconds * 1e3:.3g} ms a call{alone})"
         asked = f"at least {wanted:g} times"
         findings.append(AnswerFinding("speed", shown, asked, factor >= wanted, factor))
     return findings

@@ -120,8 +120,13 @@ def pieces(answers: dict[str, str] | None = None, folder: Path | str = ".") -> P
         answers |= {name: state.best for name, state in progress().tasks.items() if state.score}
     missing = [name for name in PARTS if name not in answers]
     if missing:
+        lacking: dict[str, list[str]] = {}
+        for name in missing:
+            lab, _, part = name.partition(".")
+            lacking.setdefault(lab, []).append(part)
+        listed = "; ".join(f"{lab} {', '.join(parts)}" for lab, parts in lacking.items())
         raise MiniError(
-            f"these parts of the compiler are missing here: {', '.join(missing)}",
+            f"parts of the compiler are missing here: {listed}\n",
             "solve them, say %hand_in at the end of each lab, and keep its file in this folder",
         )
     found: Pieces = {}

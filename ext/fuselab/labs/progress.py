@@ -26,7 +26,10 @@ PRINT_STYLE = (
     "{ white-space: pre-wrap !important; overflow-wrap: anywhere; overflow: visible; "
     "font-size: 10px } .jp-OutputArea [style*='white-space:pre;font:inherit'] "
     "{ white-space: pre-wrap !important; overflow-wrap: anywhere } "
-    ".jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere } }</style>"
+    ".jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere } "
+    ".jp-OutputArea-output > pre { font-size: 11px; padding-left: 5px } "
+    ".jp-OutputArea-output table[style*='font-size: 85%'] { font-size: 10px !important } "
+    ".jp-MarkdownOutput .highlight { margin: 0 0 1em 20px } }</style>"
 )
 _MOST = 1 << 22  # bytes of a hand-in
 _EDIT = ("kernel", "target", "state", "reason", "text")  # what a hand-in has of an edit
@@ -227,10 +230,10 @@ def read_hand_in(path: Path) -> tuple[str, dict[str, str]]:
     """
 
     def refuse(why: str) -> HandInError:
-        return HandInError(f"{path.name} is no hand-in: {why}", "write one with %hand_in")
+        return HandInError(f"{path.name} is not a hand-in: {why}", "write one with %hand_in")
 
     if not path.is_file():
-        raise refuse("it is no file")
+        raise refuse("it is not a file")
     if path.stat().st_size > _MOST:
         raise refuse("it is too large")
     try:
@@ -247,7 +250,7 @@ def read_hand_in(path: Path) -> tuple[str, dict[str, str]]:
     for name, state in tasks.items():
         text = state.get("best") if isinstance(state, dict) else None
         if not isinstance(text, str):
-            raise refuse(f"the answer to {name} is no text")
+            raise refuse(f"the answer to {name} is not a text")
         if text:
             answers[name] = text
     return student, answers

@@ -113,14 +113,15 @@ def interval(times):
 
 # %%
 for count in (5, 10, 40, 160):
-    print(count, interval(series[:count]))
+    found = interval(series[:count])
+    print(count, found and [round(each, 2) for each in found])
 
 # %% [markdown]
 # ## 3. Verdicts
 #
 # Two kernels, one after the other: first all of A, then all of B. In between the laptop's fan comes
 # on, and B "is 8 % slower". Measured *in turns*, A B A B A B, both meet the same fan, and the ratio
-# of neighbours does not see it.
+# of neighbors does not see it.
 #
 # A verdict has four outcomes, not two. "Not shown to differ" and "shown not to differ" are two
 # things: the first says that you have not measured enough.
@@ -169,10 +170,10 @@ for name, rival in rivals.items():
     print(name, "is", verdict([p[0] for p in pairs], [p[1] for p in pairs], 0.05))
 
 # %% [markdown]
-# ## 4. Search: to the fastest neighbour
+# ## 4. Search: to the fastest neighbor
 #
 # Tiles of 8, 16, 32, ... rows and as many columns: a table of times, most of which nobody wants to
-# measure. One way: begin somewhere and walk to the fastest neighbour, until there is none faster.
+# measure. One way: begin somewhere and walk to the fastest neighbor, until there is none faster.
 
 # %% tags=["solution"]
 # %%task lab11.descend
@@ -275,5 +276,5 @@ y = torch.softmax(x * 2, -1) + x
 # **For teachers.** 7, 12, 8, 8 and 10 minutes. Common mistakes: in part 1 the two times are added; in
 # part 2 one end is looked at, or the interval is one value too wide; in part 3 the medians of both
 # series are compared, so that drift decides, and "unclear" is taken for "same"; in part 4 the first
-# faster neighbour is taken, or `times[-1]` counts as one; in part 5 what was measured in an earlier
+# faster neighbor is taken, or `times[-1]` counts as one; in part 5 what was measured in an earlier
 # round is paid for again.

@@ -101,7 +101,7 @@ calls = [
     (torch.rand(5, 7), torch.rand(1, 7)),
 ]
 said = fusec.predict_calls(add, calls)
-print(said)
+said
 
 # %% [markdown]
 # ## 3. Strides with symbols

@@ -120,7 +120,7 @@ print(f"compiled is {ratio:.2f} times as fast as eager")
 def another(x):
     return torch.relu(x * 3 + 1)
 
-print(fusec.predict_calls(another, [(torch.rand(n),) for n in (5, 6, 7)]))
+fusec.predict_calls(another, [(torch.rand(n),) for n in (5, 6, 7)])
 
 # %% tags=["solution"]
 # %%task lab13.compiles

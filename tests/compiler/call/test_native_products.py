@@ -72,8 +72,10 @@ def test_native_products_are_eagers(name: str, dtype: torch.dtype) -> None:
     draw = [[torch.randn(shape).to(dtype) for shape in shapes] for _ in range(2)]
     compiled, is_native = compiled_once(function, *draw[0])
     assert is_native
+    excluded = torch._C._dispatch_tls_local_exclude_set().raw_repr()
     for given in (*draw, draw[0]):
         agrees(compiled(*given), function, *given)
+    assert torch._C._dispatch_tls_local_exclude_set().raw_repr() == excluded
 
 
 def test_training_is_native_both_ways() -> None:

@@ -61,9 +61,11 @@ Handle tensor_over(const Operand& operand, void* memory) {
 // at::Tensor, which the operators' headers only declare, is what a handle is: the counted pointer.
 at::Tensor& as_tensor(Handle& handle) { return reinterpret_cast<at::Tensor&>(handle); }
 
-// All keys but those that a plain product on the CPU goes by.
+// All keys but those that a plain product on the CPU goes by. Without the bits of backends: up to torch
+// 2.11 the guard's end leaves those in the thread's state.
 DispatchKeySet others() {
-  return DispatchKeySet(DispatchKeySet::FULL)
+  return DispatchKeySet(DispatchKeySet::RAW,
+                        DispatchKeySet(DispatchKeySet::FULL).raw_repr() & ~c10::full_backend_mask)
       .remove(DispatchKey::CPU)
       .remove(DispatchKey::BackendSelect);
 }

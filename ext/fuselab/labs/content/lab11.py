@@ -149,7 +149,7 @@ def _grid(rng: random.Random, rows: int, columns: int) -> list[list[int]]:
 
 def _descend_calls(rng: random.Random) -> list[list[Any]]:
     found: list[list[Any]] = [[[[7]], [0, 0]], [[[1, 2, 3]], [0, 2]], [[[3], [2], [1]], [0, 0]]]
-    # The first neighbour that is faster is not the fastest one.
+    # The first neighbor that is faster is not the fastest one.
     found.append([[[9, 7, 9], [8, 10, 2], [9, 6, 1]], [1, 1]])
     for rows, columns in ((3, 3), (4, 5), (6, 4), (6, 6), (7, 7), (8, 8)):
         start = [rng.randrange(rows), rng.randrange(columns)]
@@ -158,7 +158,7 @@ def _descend_calls(rng: random.Random) -> list[list[Any]]:
 
 
 def descend(times: list[list[int]], start: list[int]) -> list[list[int]]:
-    """Return the places from a start to where no neighbour is faster."""
+    """Return the places from a start to where no neighbor is faster."""
     row, column = start
     walked = [[row, column]]
     while True:
@@ -282,25 +282,25 @@ def verdict(mine, theirs, margin):
         ),
         PythonTask(
             "lab11.descend",
-            "to the fastest neighbour",
+            "to the fastest neighbor",
             "descend",
             points=2,
             start="""
 def descend(times, start):
     \"\"\"Return the places [row, column] that are walked through, from the start to the end.
 
-    Each step goes to the fastest of the up to four neighbours (up, down, left, right), as long as
+    Each step goes to the fastest of the up to four neighbors (up, down, left, right), as long as
     that is faster than where one stands. No two times are equal.
     \"\"\"
     return [start]
 """,
             hints=(
-                "List the neighbours of the place you stand on; leave out those beyond the edge. "
-                "Python's times[-1] is no neighbour.",
-                "The least of the neighbours' times: is it less than the time where you stand? "
+                "List the neighbors of the place you stand on; leave out those beyond the edge. "
+                "Python's times[-1] is no neighbor.",
+                "The least of the neighbors' times: is it less than the time where you stand? "
                 "Then go there, and write it down; otherwise you are done.",
-                "A loop with min(neighbours, key=lambda p: times[p[0]][p[1]]). A table of one "
-                "place has no neighbours at all.",
+                "A loop with min(neighbors, key=lambda p: times[p[0]][p[1]]). A table of one "
+                "place has no neighbors at all.",
             ),
             calls=_descend_calls,
             check=lambda calls, results: first_wrong("descend", calls, results, descend),

@@ -134,16 +134,16 @@ def helper_sources(names: Iterable[str], *, fused: bool = True) -> str:
         add("_inline")
         # Every function uses the macro.
         ordered = {"_inline": ordered.pop("_inline"), **ordered}
-    first, *rest = ordered.values() if ordered else [None]
-    if fused or first is None:
-        return "\n".join(map(definition, ordered.values()))
-    rest = [without_fma(helper) for helper in rest]
-    used = [
-        library()[name]
-        for call, name in _WITHOUT_FMA.items()
-        if any(call in helper.text for helper in rest)
-    ]
-    return "\n".join(map(definition, [first, *used, *rest]))
+    helpers = list(ordered.values())
+    if not fused:
+        helpers = [without_fma(helper) for helper in helpers]
+        used = [
+            library()[name]
+            for call, name in _WITHOUT_FMA.items()
+            if any(call in helper.text for helper in helpers)
+        ]
+        helpers[1:1] = used  # behind the macro
+    return "\n".join(map(definition, helpers))
 
 
 def without_fma(helper: Helper) -> Helper:

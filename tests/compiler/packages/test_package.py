@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import namedtuple
 from pathlib import Path
+from types import FunctionType
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from fusec.packages.binaries import default_names
 from fusec.packages.errors import CannotPackage
 from fusec.packages.runtime import CannotRun, KernelStopped, NoSpecialization
 from fusec.packages.runtime import load as load_alone
+from fusec.packages.stores import noted, noting
 
 PLAIN = default_names()[-1:]  # one binary is enough, and the plainest runs everywhere
 
@@ -342,3 +345,46 @@ def test_autocast_does_not_reach_a_package(tmp_path):
     _, loaded = packaged(model, [(x,)], tmp_path)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert loaded(x).dtype == torch.float32
+
+
+class Holder:
+    mark = ""
+
+
+HOLDER = Holder()
+
+
+def test_what_is_set_as_it_was_is_no_change(tmp_path):
+    def marks(x):
+        HOLDER.mark = "same"
+        return x.sin()
+
+    def keeps(x):
+        HOLDER.mark = x
+        return x.sin()
+
+    x = torch.randn(8)
+    _, loaded = packaged(marks, [(x,)], tmp_path)
+    alike(loaded(x), x.sin())
+    with pytest.raises(CannotPackage, match="sets Holder.mark beside its result"):
+        packaged(keeps, [(x,)], tmp_path)
+
+
+def test_what_code_sets_is_noted_and_not_done():
+    many = "; ".join(f"o.n{i}" for i in range(300))  # names beyond a byte
+    text = f"def f(o, v):\n    {many}\n    o.first = v\n    v.other = o.n7 = [v]\n    return o.n299\n"
+    space = {}
+    exec(text, space)
+    code, notes = noting(space["f"].__code__)
+    assert list(notes.values()) == ["first", "other", "n7"]
+    owner, value = Mock(), Mock()
+    before = owner.n7
+    ran = {"__builtins__": {}}
+    assert FunctionType(code, ran)(owner, value) is owner.n299
+    found = list(noted(ran, notes))
+    assert found[0] == (owner, "first", value)
+    assert found[1][:2] == (value, "other")
+    assert found[2] == (owner, "n7", [value])
+    assert owner.n7 is before
+    assert space["f"](owner, value) is owner.n299
+    assert owner.n7 == [value]

@@ -388,3 +388,32 @@ def test_what_code_sets_is_noted_and_not_done():
     assert owner.n7 is before
     assert space["f"](owner, value) is owner.n299
     assert owner.n7 == [value]
+
+
+def whole_bits(x):
+    return (x.view(torch.int32) & 0x7FFFFFFF).view(torch.float32)
+
+
+def bits_of_a_part(x):
+    return (x + 1)[1:, ::2].view(torch.int32), x.view(torch.int32).T
+
+
+def bits_multiplied(x):
+    return (x.view(torch.int32) ^ 0).view(torch.float32) @ x.T
+
+
+@pytest.mark.parametrize("function", [whole_bits, bits_of_a_part, bits_multiplied])
+def test_bits_read_as_another_type(tmp_path, function):
+    said, loaded = packaged(function, [(torch.randn(4, 6),)], tmp_path)
+    assert not any(said.needs_torch.values())
+    x = torch.randn(4, 6)
+    expected = function(x)
+    alone = load_alone(tmp_path / "it.fuse")(x.numpy())
+    for found in (loaded(x), alone):
+        for one, other in zip(
+            found if isinstance(found, tuple) else [found],
+            expected if isinstance(expected, tuple) else [expected],
+            strict=True,
+        ):
+            assert torch.as_tensor(one).dtype == other.dtype
+            alike(one, other)

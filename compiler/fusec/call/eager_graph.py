@@ -6,7 +6,6 @@ raises in between would leave autocast on, or inference mode, for all that comes
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +22,7 @@ _LEFT_BY = {
     "_grad_increment_nesting": ("_grad_decrement_nesting", False),
     "_vmap_increment_nesting": ("_vmap_decrement_nesting", False),
     "_jvp_increment_nesting": ("_jvp_decrement_nesting", False),
-    "_enter_dual_level": ("_exit_dual_level", False),
+    "_enter_dual_level": ("_exit_dual_level", True),
     "_saved_tensors_hooks_disable": ("_saved_tensors_hooks_enable", False),
 }
 _LEAVES = frozenset(name for name, _ in _LEFT_BY.values())
@@ -44,7 +43,13 @@ class _Run(fx.Interpreter):
         elif name in _LEFT_BY:
             left_by, takes = _LEFT_BY[name]
             leave = _beside(target, left_by)
-            self.entered.append(functools.partial(leave, *([result] if takes else [])))
+            if left_by == "_exit_dual_level":
+                self.entered.append(partial(leave, level=result))
+            else:
+                self.entered.append(partial(leave, *([result] if takes else [])))
+        elif name == "_unpack_dual" and result[1] is None:
+            # Nothing is recorded in inference mode; tracing took it for granted that it is.
+            return result[0], torch.zeros_like(result[0])
         return result
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.nn.utils.parametrizations import weight_norm
 
 import fusec
@@ -284,6 +285,25 @@ def test_an_exception_in_eager_leaves_the_state_as_it_was() -> None:
     assert not torch.is_inference_mode_enabled()
     assert not torch.is_autocast_enabled("cpu")
     assert torch.is_grad_enabled()
+
+
+def test_forward_derivatives_in_eager() -> None:
+    """Torch 2.11 records none in inference mode, and eager makes zeros of what is not there."""
+
+    def slope(x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            return torch.func.jvp(lambda t: t.sin()[place], (x,), (x,))[1]
+
+    compiled = fusec.compile(slope)
+    x, place = torch.ones(3), torch.tensor([1])
+    compiled(x, place)
+    again = run_eagerly(compiled.graphs[0].eager)
+    torch.testing.assert_close(again(x, place)[0], slope(x, place))
+    with pytest.raises(IndexError):
+        again(x, place + 3)
+    assert forward_ad._current_level == -1
+    assert torch._C._functorch.peek_interpreter_stack() is None
+    torch.testing.assert_close(again(x, place)[0], slope(x, place))
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["sizes", "any size"])

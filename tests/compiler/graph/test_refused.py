@@ -70,6 +70,11 @@ REFUSED: dict[str, Case] = {
         lambda x: torch.complex(x, x, out=torch.empty(3, dtype=torch.complex64)),
         torch.ones(3, dtype=torch.float64),
     ),
+    "sort(out=)": (
+        lambda x: torch.sort(x, out=(x.double(), torch.empty(3, dtype=I64))),
+        torch.ones(3),
+    ),
+    "isin(out=)": (lambda x: torch.isin(x, x, out=torch.empty(3)), torch.ones(3)),
     "softmax": (lambda x: x.softmax(0), torch.ones(3, dtype=I64)),
     "max_pool1d": (lambda x: F.max_pool1d(x, 2), torch.ones(3, 4, dtype=I64)),
     "take": (lambda x: x.take(torch.tensor([0])), torch.ones(3, dtype=torch.uint16)),
@@ -162,6 +167,10 @@ COMPUTED: dict[str, Case] = {
             x > 0, torch.tensor(2.0).to(torch.float8_e5m2), x.to(torch.float8_e5m2)
         ),
         torch.arange(3.0),
+    ),
+    "cumsum(out=)": (
+        lambda x: torch.cumsum(x, 0, out=torch.empty(7, dtype=I64)),
+        torch.tensor([1.6, 2.6]),
     ),
     "addcdiv": (lambda x: torch.addcdiv(x, x, x, value=2), torch.ones(3)),
     "addcdiv of a mixture": (lambda x: torch.addcdiv(x, x.long(), x, value=2), torch.ones(3)),

@@ -15,13 +15,12 @@ import torch.nn.functional as F
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
+from fusec.graph.refusals.asked import Given, raises_for
 from fusec.graph.refusals.numbers import has_odd_number, raises_in_eager
 from fusec.graph.refusals.shapes import refused_write, traced_value
 
 # In place, with a result of the type that the operands have in common.
 _IN_PLACE = frozenset(("mul_", "multiply_", "__imul__", operator.imul))
-# Into ``out=`` of just the type of the result; other functions convert where that is safe.
-_EXACT = frozenset((torch.amax, torch.amin, torch.aminmax, torch.complex, torch.polar))
 
 _HALVES = (torch.float16, torch.bfloat16)
 _FLOATS = (torch.float32, torch.float64)
@@ -58,8 +57,8 @@ def refused_call(module: fx.GraphModule) -> str:
             continue
         if node.target in _IN_PLACE and _is_too_wide(node):
             return f"{node.name} has a result that its tensor cannot hold"
-        if node.target in _EXACT and _writes_another_type(node):
-            return f"{node.name} writes into a tensor of another type"
+        if node.kwargs.get("out") is not None and raises_for(node, _without_out(node)):
+            return f"{node.name} writes into a tensor that cannot take its result"
         if node.target in _TYPES and _has_no_kernel(node):
             return f"{node.name} is of a type that has no kernel"
         if node.target in _INDEX_ADD and _scales_bools(node):
@@ -85,14 +84,8 @@ def _is_too_wide(node: fx.Node) -> bool:
     return not torch.can_cast(torch.result_type(target, others[0]), target.dtype)
 
 
-def _writes_another_type(node: fx.Node) -> bool:
-    out = list(_types(node.kwargs.get("out")))
-    if not out:
-        return False
-    given = next(_types(node.args), None)
-    if given is not None and node.target in (torch.complex, torch.polar):
-        given = torch.complex128 if given == torch.float64 else torch.complex64
-    return given is not None and any(dtype != given for dtype in out)
+def _without_out(node: fx.Node) -> Given:
+    return node.args, {name: value for name, value in node.kwargs.items() if name != "out"}
 
 
 def _has_no_kernel(node: fx.Node) -> bool:

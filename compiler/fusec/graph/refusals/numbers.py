@@ -1,10 +1,9 @@
-"""Python numbers beside tensors that eager may refuse, and how that is found out: eager is asked.
+"""Python numbers beside tensors that eager may refuse.
 
 A fraction as ``alpha`` of integers, ``1e40`` beside a half, ``True`` as a factor, a complex number
 beside a real tensor: whether an operator converts such a number, rounds it or raises is up to its
-kernel.  Tracing makes a constant of the number and knows nothing of this.  So a call that has one
-is made once, while the graph is compiled, on small tensors of the same types; what raises there,
-and does not with another number, is left to eager.  To be wrong about it costs speed, no more.
+kernel.  Tracing makes a constant of the number and knows nothing of this.  What raises with it, and
+does not with another number, is left to eager (``asked.py``).
 Sizes, dimensions and places are no such numbers, however few of them the tensors' type has.
 """
 
@@ -12,17 +11,14 @@ from __future__ import annotations
 
 import functools
 import operator
-import warnings
 from collections.abc import Iterable
-from functools import partial
-from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
-_MOST = 3  # elements along a dimension of the small tensors
+from fusec.graph.refusals.asked import Given, raises_for
+
 _NUMBERS = (int, float, complex)
 _FACTORS = ("alpha", "beta")
 _BOUNDS = frozenset({"random_", "randint_like"})  # their integers are bounds of elements
@@ -101,11 +97,11 @@ def _flags(node: fx.Node, types: set[torch.dtype]) -> list[str]:
     return [] if all_bools else found
 
 
-def _with_plain_numbers(node: fx.Node) -> tuple[Any, dict[str, Any]]:
+def _with_plain_numbers(node: fx.Node) -> Given:
     """Return a call's arguments with 1 in place of each odd number."""
     types = _types(node)
 
-    def plain(place: int | str, value: Any) -> Any:
+    def plain(place: int | str, value: object) -> object:
         return 1 if _is_value(node, place, value) and _is_odd(value, types) else value
 
     args = tuple(plain(n, value) for n, value in enumerate(node.args))
@@ -138,52 +134,8 @@ def _is_odd_beside(number: float, dtype: torch.dtype) -> bool:
 
 
 def raises_in_eager(node: fx.Node) -> bool:
-    """Whether a call raises on small tensors of the types and numbers of dimensions that it has."""
-    try:
-        with torch.random.fork_rng(devices=()), warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            with torch._C._DisableAutocast(), unset_fake_temporarily():
-                given, plain = (node.args, dict(node.kwargs)), _with_plain_numbers(node)
-                # Ones may be places beyond the end, zeros divisors.
-                return any(
-                    _raises(node, given, element) and not _raises(node, plain, element)
-                    for element in (1, 0)
-                )
-    except _Unknown:
-        return False
-
-
-class _Unknown(Exception):
-    """There is no small tensor that stands for an argument."""
-
-
-def _raises(node: fx.Node, given: tuple[Any, dict[str, Any]], element: int) -> bool:
-    args, kwargs = tree_map(partial(_small, element=element), given)
-    call: Any = node.target
-    if node.op == "call_method":
-        if not isinstance(args[0], torch.Tensor):
-            return False
-        call, args = getattr(args[0], str(node.target)), args[1:]
-    try:
-        call(*args, **kwargs)
-    except Exception:
-        return True
-    return False
-
-
-def _small(value: object, element: int) -> object:
-    if not isinstance(value, fx.Node):
-        return value
-    known = value.meta.get("example_value")
-    if isinstance(known, torch.Tensor):
-        plain = known.layout is torch.strided and known.device.type == "cpu"
-        if not plain or known.is_quantized:
-            raise _Unknown
-        shape = [min(size, _MOST) if isinstance(size, int) else _MOST for size in known.shape]
-        return torch.full(shape, float(element)).to(known.dtype)
-    if isinstance(known, (bool, int, float)):
-        return known
-    raise _Unknown
+    """Whether a call raises for a number that it has."""
+    return raises_for(node, _with_plain_numbers(node))
 
 
 __all__ = ["has_odd_number", "raises_in_eager"]

@@ -319,9 +319,7 @@ class _Watch:
         parameters = function.__code__.co_varnames[: parameter_count(function.__code__)]
         space = {**fast.space, **_setters(fast.space, compiled._name()), fast.name: spy}
         noting_code, notes = noting(fast.function.__code__)
-        run_code = FunctionType(
-            noting_code, space, code.co_name, None, fast.function.__closure__
-        )
+        run_code = FunctionType(noting_code, space, code.co_name, None, fast.function.__closure__)
         try:
             result = run_code(*[found.arguments[name] for name in parameters])
         finally:
@@ -383,7 +381,6 @@ def rebuilt(form: Any, leaves: Iterator[Any]) -> Any:
 
 def _setters(space: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return stand-ins for torch's helpers, which set no attribute to another value."""
-
     found = {}
     for key, module in list(space.items()):
         if hasattr(module, _SETS) and ("_dynamo" in key or "fusec" in key):

@@ -366,13 +366,15 @@ def test_what_is_set_as_it_was_is_no_change(tmp_path):
     x = torch.randn(8)
     _, loaded = packaged(marks, [(x,)], tmp_path)
     alike(loaded(x), x.sin())
-    with pytest.raises(CannotPackage, match="sets Holder.mark beside its result"):
+    with pytest.raises(CannotPackage, match=r"sets Holder\.mark beside its result"):
         packaged(keeps, [(x,)], tmp_path)
 
 
 def test_what_code_sets_is_noted_and_not_done():
     many = "; ".join(f"o.n{i}" for i in range(300))  # names beyond a byte
-    text = f"def f(o, v):\n    {many}\n    o.first = v\n    v.other = o.n7 = [v]\n    return o.n299\n"
+    text = (
+        f"def f(o, v):\n    {many}\n    o.first = v\n    v.other = o.n7 = [v]\n    return o.n299\n"
+    )
     space = {}
     exec(text, space)
     code, notes = noting(space["f"].__code__)

@@ -337,7 +337,7 @@ class CompiledFunction:
 def _module(function: Callable[..., Any]) -> nn.Module:
     if isinstance(function, nn.Module):
         return function
-    raise BadOption("layers", "once", ("'whole', as this is no module",))
+    raise BadOption("layers", "once", ("'whole', as this is not a module",))
 
 
 def _original(function: Callable[..., Any]) -> Callable[..., Any]:

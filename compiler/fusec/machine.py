@@ -118,7 +118,7 @@ class MachineFacts:
     def __post_init__(self) -> None:
         """Refuse an instruction set that nobody knows."""
         if self.isa not in _ISAS:
-            raise ValueError(f"isa {self.isa!r} is none of {', '.join(filter(None, _ISAS))}")
+            raise ValueError(f"isa {self.isa!r} is not one of {', '.join(filter(None, _ISAS))}")
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from fusec.errors import FusecError
 
+_MOST = 12  # names that are listed
+
 
 class FuselabError(FusecError):
     """Base of the extension's own errors."""
@@ -17,21 +19,34 @@ class FuselabError(FusecError):
 
 
 class UnknownName(FuselabError, KeyError):
-    """A kernel, a cell or an option that does not exist."""
+    """A kernel, a cell or a task that does not exist, with those that do."""
 
     def __init__(
         self, what: str, name: str, known: Iterable[str], nothing: str, cell: str = ""
     ) -> None:
+        """Say so.
+
+        Args:
+            what: A kernel, a cell, a task.
+            name: The one asked for.
+            known: Those that there are.
+            nothing: What to do where there are none.
+            cell: The cell whose they are; all of the notebook's if empty.
+        """
         self.name = name
         names = list(known)
-        if cell:
-            super().__init__(f"there is no {what} {name!r}", f"{cell} {', '.join(names)}")
-            return
-        hint = f"known: {', '.join(names)}" if names else nothing
+        message = f"there is no {what} named {name!r}" if name else f"there is no {what} yet"
+        has = "there is" if len(names) == 1 else "there are"
+        if cell == name != "":
+            message, has = f"{name} is a cell with several {what}s", "name one"
+        elif cell:
+            message, has = f"{cell} has no {what} named {name!r}", "it has"
+        more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+        hint = f"{has}: {', '.join(names[:_MOST])}{more}" if names else nothing
         similar = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-        if similar:
+        if similar and cell != name:
             hint = f"did you mean {similar[0]}? {hint}"
-        super().__init__(f"there is no {what} {name!r}", hint)
+        super().__init__(message, hint)
 
     # KeyError would quote the message.
     __str__ = Exception.__str__

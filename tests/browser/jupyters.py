@@ -52,11 +52,14 @@ def notebook(version: str) -> Environment:
 
 
 def marimo(version: str) -> Environment:
-    """Make a folder with marimo, which goes behind what is installed."""
+    """Make a folder with marimo; it needs an older Markdown extension than the site does."""
     folder = PLACE / f"marimo-{version}"
-    if not folder.exists():
-        pins = str(ROOT / "constraints.txt")
-        install(sys.executable, "-c", pins, "--target", str(folder), f"marimo=={version}")
+    if not (folder / "marimo").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        pins = folder / "constraints.txt"
+        every = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        pins.write_text("\n".join(p for p in every if not p.startswith("pymdown-extensions")))
+        install(sys.executable, "-c", str(pins), "--target", str(folder), f"marimo=={version}")
     return {"FUSELAB_MARIMO": str(folder)}
 
 

@@ -15,8 +15,10 @@ BANNED = re.compile(  # an "illegal memory access" is CUDA's
     r"must not be none|unexpected error|something went wrong|unsupported|utilize|whilst|stuff)\b",
     re.IGNORECASE,
 )
-# The project's own words for what the field has a word for.
-OURS = re.compile(r"\b(as near to eager as|large launches|op\d+)\b")
+# The project's own words for what the field has a word for, and "it is no tensor" for "not a".
+OURS = re.compile(
+    r"\b(as near to eager as|large launches|op\d+)\b|(?<!there )\bis no (?!longer\b|larger\b)[a-z]"
+)
 
 
 def said(message: Message) -> str:

@@ -45,7 +45,7 @@ def softmax_with(line: str, before: str = "", after: str = "e / e.sum(-1, keepdi
 FUNCTIONS: dict[str, tuple[str, str]] = {
     "nothing": ("", "there is no answer yet"),
     "no such function": ("import torch\ndef other(x): return x\n", "nothing is called `softmax`"),
-    "syntax": ("def softmax(x) return x", "this is no Python"),
+    "syntax": ("def softmax(x) return x", "this is not Python"),
     "the operator itself": (
         "import torch\ndef softmax(x): return torch.softmax(x, -1)\n",
         "`softmax` is what you are to write yourself",
@@ -74,7 +74,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     "the operator by its name, once more": (
         "import operator\nfind = operator.methodcaller('soft' + 'max', -1)\n"
         "def softmax(x): return find(x)\n",
-        "no operator on tensors",
+        "not an operator on tensors",
     ),
     "the operator by a pattern": (
         "def softmax(x):\n    match x:\n        case object(softmax=f): return f(-1)\n",
@@ -134,7 +134,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
         "it calls `softmax`, which is what you are to write yourself",
     ),
     "nested without end": ("x = a" + ".b" * 20000, "nested too deeply"),
-    "half a character": ("x = '\ud800'\n", "this is no Python"),
+    "half a character": ("x = '\ud800'\n", "this is not Python"),
     "told that it is compiled": (
         softmax_with("if torch.compiler.is_compiling(): return x"),
         "`torch.compiler` is a module",
@@ -145,10 +145,13 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
         ).replace("import torch", "import torch\ncalls = []"),
         "what the compiler is shown is not what is computed otherwise",
     ),
-    "a mode of torch": (softmax_with("torch.set_flush_denormal(True)"), "no operator on tensors"),
+    "a mode of torch": (
+        softmax_with("torch.set_flush_denormal(True)"),
+        "not an operator on tensors",
+    ),
     "another type by default": (
         softmax_with("torch.set_default_tensor_type('torch.DoubleTensor')"),
-        "no operator on tensors",
+        "not an operator on tensors",
     ),
     "NaN hidden": (softmax_with("", after="(e / e.sum(-1, keepdim=True)).nan_to_num()"), "NaN"),
     "kept by the tensor's id": (
@@ -246,7 +249,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     ),
     "the caller's frame by a generator": (
         softmax_with("g = (n for n in [1]); f = g.gi_frame.f_back"),
-        "no operator on tensors",
+        "not an operator on tensors",
     ),
     "the caller's frame by an error": (
         softmax_with("f = ValueError().__traceback__"),
@@ -271,12 +274,12 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
         softmax_with("", "", "e / e.sum(-1, keepdim=True)").replace(
             "def softmax", "@torch.compile\ndef softmax"
         ),
-        "no operator on tensors",
+        "not an operator on tensors",
     ),
     "the judge": (softmax_with("", "import fuselab.judge\n"), "not part of the answer"),
-    "memory by address": (softmax_with("x.data_ptr()"), "no operator on tensors"),
-    "other torch": (softmax_with("", "import torch.utils.cpp_extension\n"), "no part of torch"),
-    "threads of torch": (softmax_with("torch.set_num_threads(64)"), "no operator on tensors"),
+    "memory by address": (softmax_with("x.data_ptr()"), "not an operator on tensors"),
+    "other torch": (softmax_with("", "import torch.utils.cpp_extension\n"), "not part of torch"),
+    "threads of torch": (softmax_with("torch.set_num_threads(64)"), "not an operator on tensors"),
     "work for the first calls alone": (
         softmax_with(
             "calls.append(1)\n    if len(calls) > 5: return torch.zeros_like(x)", "calls = []"
@@ -436,7 +439,7 @@ COUNT = PythonTask(
 VALUES: dict[str, tuple[str, str]] = {
     "wrong": ("def count(shape): return shape[0]\n", "count(["),
     "torch": ("import torch\ndef count(shape): return 0\n", "may not import `torch`"),
-    "no number": ("def count(shape): return object()\n", "no number, text or list"),
+    "no number": ("def count(shape): return object()\n", "not a number, a text or a list"),
     "an error": ("def count(shape): return shape['a']\n", "]) raises TypeError"),
     "memory without end": ("def count(shape): return len(bytearray(1 << 44))\n", "MemoryError"),
     "a lambda that is none": ("count = 12\n", "count(["),

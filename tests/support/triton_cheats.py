@@ -55,7 +55,7 @@ CHEATS = {
     ),
     "Python by way of the language": (
         RIGHT.replace("2 * v + 1,", "tl.core.functools.partial(tl.exp, v)(),"),
-        "`tl.core.functools.partial` is no part of the language",
+        "`tl.core.functools.partial` is not part of the language",
     ),
     "too few programs": (RIGHT.replace("triton.cdiv(n, 16)", "max(1, n // 16)"), "unwritten"),
     "what is masked is used": (
@@ -86,13 +86,13 @@ CHEATS = {
     "no such function": (RIGHT.replace("tl.load", "tl.fetch"), "fetch"),
     "assembly": (
         RIGHT.replace("2 * v", 'tl.inline_asm_elementwise("", "", [v], tl.float32, True, 1)'),
-        "no part of what is asked",
+        "not part of what is asked",
     ),
     "tuned": (RIGHT.replace("@triton.jit", "@triton.autotune\n@triton.jit"), "triton.autotune"),
     "the runtime": (RIGHT.replace("import triton\n", "import triton\nimport triton.runtime\n"), ""),
     "what is inside a handle": (
         RIGHT.replace("n = x.numel()", "n = x._Handle__tensor.numel()"),
-        "no operator on tensors",
+        "not an operator on tensors",
     ),
     "half a result": (RIGHT.replace("2 * v + 1,", "2 * v,"), "differs from eager"),
     "half precision": (
@@ -104,7 +104,7 @@ CHEATS = {
         "reads memory that nothing wrote",
     ),
     "nothing": ("", "there is no answer yet"),
-    "syntax": (RIGHT.replace("def kernel", "def kernel("), "this is no Python"),
+    "syntax": (RIGHT.replace("def kernel", "def kernel("), "this is not Python"),
     "an assertion": (RIGHT.replace("    n =", "    assert len(x) < 30\n    n ="), "AssertionError"),
 }
 

@@ -191,9 +191,9 @@ def _literal(text: str, where: str) -> JSON:
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        raise NotKept(f"a guard on an item with a key that is no plain value: {where}") from None
+        raise NotKept(f"a guard on an item with a key that is not a plain value: {where}") from None
     if type(value) not in (int, str):
-        raise NotKept(f"a guard on an item with a key that is no plain value: {where}")
+        raise NotKept(f"a guard on an item with a key that is not a plain value: {where}")
     return value
 
 

@@ -109,7 +109,7 @@ def _written(value: object, tensors: dict[str, bytes]) -> JSON:
     if isinstance(value, torch.Tensor):
         plain = value.detach().contiguous()
         if type(value) is not torch.Tensor or plain.nbytes > MOST_CONSTANT_BYTES:
-            raise NotKept("a constant tensor that is too large to keep, or no plain one")
+            raise NotKept("a constant tensor that is too large to keep, or not a plain one")
         if value.stride() != plain.stride():
             raise NotKept("a constant tensor that is not contiguous")
         name = f"constant{len(tensors)}"

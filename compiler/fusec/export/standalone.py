@@ -150,7 +150,9 @@ def _tuple(values: Sequence[Expr], sizes: Sequence[str]) -> str:
 
     def name(symbol: Any) -> str:
         if symbol.name not in known:
-            raise FusecError(f"the kernel's shapes use {symbol.name}, which is no size of its own")
+            raise FusecError(
+                f"the kernel's shapes use {symbol.name}, which is not one of its own sizes"
+            )
         return f's["{symbol.name}"]'
 
     parts = [expr_text(value, name) for value in values]

@@ -53,7 +53,7 @@ def _axes(body: Body) -> Iterator[Problem]:
         if count > 1:
             yield Problem("repeated_axis", "", f"the axis {axis} is there twice")
         if axis.kind != "axis" or axis.size is None:
-            yield Problem("axis_without_size", "", f"{axis} is no axis with a size")
+            yield Problem("axis_without_size", "", f"{axis} is not an axis with a size")
 
 
 def _stores(body: Body, buffers: Mapping[str, Buffer]) -> Iterator[Problem]:
@@ -63,7 +63,7 @@ def _stores(body: Body, buffers: Mapping[str, Buffer]) -> Iterator[Problem]:
     for store in body.stores:
         buffer = buffers[store.buffer]
         if store.mode not in MODES:
-            yield Problem("store_mode", "", f"{store.mode} is no way to store")
+            yield Problem("store_mode", "", f"{store.mode} is not a way to store")
         if len(store.index) != len(buffer.shape):
             yield Problem("store_rank", "", f"{store.buffer} is stored at another rank")
             continue
@@ -103,7 +103,7 @@ def _hazards(body: Body, store: Store) -> Iterator[Problem]:
 def _nodes(body: Body, buffers: Mapping[str, Buffer]) -> Iterator[Problem]:
     for companion in body.companions:
         if not isinstance(companion, Reduce):
-            yield Problem("companion", "", f"{type(companion).__name__} is no reduction")
+            yield Problem("companion", "", f"{type(companion).__name__} is not a reduction")
     for node in body.nodes():
         if isinstance(node, Load):
             yield from _load(body, node, buffers)
@@ -173,11 +173,11 @@ def _symbols(body: Body, expr: Expr) -> Iterator[Problem]:
     own = {*body.axes, *body.reduce_axes}
     for symbol in expr.symbols():
         if symbol.kind == "axis" and symbol not in own:
-            yield Problem("foreign_axis", "", f"{symbol} is no axis of these loops")
+            yield Problem("foreign_axis", "", f"{symbol} is not an axis of these loops")
         elif symbol.kind == "indirect":
             payload = symbol.payload
             if not isinstance(payload, Node) or payload.dtype not in (torch.int64, torch.int32):
-                yield Problem("indirect_type", "", f"the place {symbol} is no integer")
+                yield Problem("indirect_type", "", f"the place {symbol} is not an integer")
 
 
 def _operation(node: Op) -> Iterator[Problem]:
@@ -197,7 +197,7 @@ def _operation(node: Op) -> Iterator[Problem]:
         yield Problem("half_arithmetic", "", f"{name} computes in half precision")
     if name == "where":
         if kinds[0] != torch.bool:
-            yield Problem("condition_type", "", "a condition is no bool")
+            yield Problem("condition_type", "", "a condition is not a bool")
         kinds = kinds[1:]
     elif kinds[0] not in {*scalar.takes, *_HALVES}:
         yield Problem("operation_type", "", f"{name} of {kinds[0]}")

@@ -11,6 +11,7 @@ symbol.  Simplification never assumes more than those ranges.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
@@ -20,6 +21,7 @@ from typing import ClassVar, Union
 from fusec.ir.polynomial import Polynomial
 
 IntLike = Union["Expr", int]
+_SERIALS = itertools.count()
 
 
 class Symbol:
@@ -40,7 +42,6 @@ class Symbol:
     """
 
     __slots__ = ("hint", "kind", "low", "name", "payload", "serial", "size")
-    _count = 0
 
     def __init__(
         self,
@@ -57,8 +58,7 @@ class Symbol:
         self.low = low
         self.payload = payload
         self.hint = hint
-        Symbol._count += 1
-        self.serial = Symbol._count  # gives atoms a stable order within a process
+        self.serial = next(_SERIALS)  # gives atoms a stable order within a process
 
     def key(self) -> tuple[object, ...]:
         """Return a sorting key: axes in order of creation."""
@@ -186,8 +186,6 @@ class Expr(Polynomial[Atom]):
         known = right.constant
         if known is not None:
             return self if known == 1 else self.scaled(known)
-        if self.constant is not None:
-            return right * self
         return _join_remainders(self.times(right))
 
     __rmul__ = __mul__
@@ -283,25 +281,24 @@ def lower_bound(expr: Expr) -> int | None:
     left is over sizes, which are at least ``low`` each.
     """
     current = expr
-    for _ in range(8):
+    while True:  # sizes hold no axes: each round leaves one less
         bounded = next(
             (
-                s
+                (s, s.size)
                 for monomial in current.terms
                 for s in monomial
                 if isinstance(s, Symbol) and s.kind != "size" and s.size is not None
             ),
             None,
         )
-        if bounded is None or not current.is_affine_in(bounded):
+        if bounded is None or not current.is_affine_in(bounded[0]):
             break
-        coefficient = current.coefficient(bounded)
-        rest = current - coefficient * Expr.of(bounded)
-        if is_nonnegative(coefficient):
-            current = rest
-        elif is_nonnegative(-coefficient) and bounded.size is not None:
-            current = rest + coefficient * (bounded.size - 1)
-        else:
+        axis, size = bounded
+        coefficient = current.coefficient(axis)
+        current -= coefficient * Expr.of(axis)
+        if is_nonnegative(-coefficient):
+            current += coefficient * (size - 1)
+        elif not is_nonnegative(coefficient):
             return None
     total = 0
     for monomial, c in current.terms.items():

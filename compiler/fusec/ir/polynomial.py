@@ -129,11 +129,11 @@ class Polynomial(Generic[A]):
         parts: list[str] = []
         ordered = sorted(self.terms.items(), key=_by_step)
         for monomial, c in ordered:
-            factors = [factor(atom) for atom in monomial]
-            if not factors or abs(c) != 1:
-                factors.append(str(abs(c)))
-            signs = ("", "-") if not parts else (" + ", " - ")
-            parts.append(signs[c < 0] + " * ".join(factors))
+            factors, size = [factor(atom) for atom in monomial], abs(c)
+            if not factors or size != 1:
+                factors.append(str(size))
+            signs = ("-", "") if not parts else (" - ", " + ")
+            parts.append(signs[c == size] + " * ".join(factors))
         return "".join(parts) or "0"
 
 
@@ -147,7 +147,7 @@ def _without(monomial: tuple[A, ...], factors: tuple[A, ...]) -> tuple[A, ...] |
     left = list(monomial)
     for factor in factors:
         for position, atom in enumerate(left):
-            if atom is factor or atom == factor:
+            if atom == factor:
                 del left[position]
                 break
         else:

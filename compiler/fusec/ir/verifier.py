@@ -83,7 +83,9 @@ def _names(program: Program) -> Iterator[Problem]:
 def _sizes(program: Program) -> Iterator[Problem]:
     for symbol, (source, dim) in program.sizes.items():
         if source not in program.inputs:
-            yield Problem("size_source", symbol.name, f"is read from {source}, which is no input")
+            yield Problem(
+                "size_source", symbol.name, f"is read from {source}, which is not an input"
+            )
         elif dim is not None:
             buffer = program.buffers.get(source)
             if buffer is None or not 0 <= dim < len(buffer.shape):

@@ -362,7 +362,7 @@ def call(lowering: Lowering, function: Subgraph, values: Sequence[object]) -> No
     """Return what a function of elements gives: its only result, as it is computed."""
     (result,) = call_all(lowering, function, values)
     if not isinstance(result, TensorValue):
-        raise NotLowered("a function of scores gives no tensor")
+        raise NotLowered("a function of scores does not give a tensor")
     return result.compute(())
 
 

@@ -58,13 +58,13 @@ class BlockMask:
         mask = given[-1]
         pairs = [_pair(given[n], given[n + 1]) for n in (2, 4, 6, 8)]
         if not isinstance(mask, Subgraph):
-            raise NotLowered("the mask is no traced function")
+            raise NotLowered("the mask is not a traced function")
         if rows >= UNBLOCKED and columns >= UNBLOCKED:
             pairs = [None, None, None, None]
         elif pairs[0] is None:
             raise NotLowered("the mask has no blocks")
         elif rows % LEAST_BLOCK or columns % LEAST_BLOCK:
-            raise NotLowered(f"a block of {rows} x {columns} is no tile of tensor cores")
+            raise NotLowered(f"a block of {rows} x {columns} is not a tile of tensor cores")
         partial, full, partial_queries, full_queries = pairs
         return BlockMask(partial, full, partial_queries, full_queries, rows, columns, mask)
 

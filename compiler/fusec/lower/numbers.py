@@ -28,7 +28,7 @@ def require_fitting(dtype: torch.dtype, *values: object) -> None:
                 torch.full((), value, dtype=dtype)
         except (RuntimeError, OverflowError):
             raise NotLowered(
-                f"{value} is no {str(dtype).removeprefix('torch.')}", refused=True
+                f"{value} is not a {str(dtype).removeprefix('torch.')}", refused=True
             ) from None
 
 

@@ -62,7 +62,7 @@ class SizeTable:
         if isinstance(value, Expr):
             return value
         if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
-            raise NotLowered(f"{type(value).__name__} is no size")
+            raise NotLowered(f"{type(value).__name__} is not a size")
         if isinstance(value, int):
             return Expr.of(value)
         known = value.node.maybe_as_int()

@@ -166,7 +166,7 @@ def ldexp(lowering: Lowering, x: TensorValue, other: TensorValue) -> TensorValue
     """Return x * 2^other: of a float and an integer exactly, else by a power and a product."""
     if x.dtype.is_floating_point and not other.dtype.is_floating_point:
         if other.dtype == torch.bool:
-            raise NotLowered("eager takes no bool for an exponent")
+            raise NotLowered("eager does not take a bool for an exponent")
 
         def value(index: Index) -> Node:
             exponent = ops.cast(element(other, index, other.dtype), torch.int32)

@@ -60,12 +60,12 @@ def require_plain(value: object, what: str = "a tensor") -> None:
         Unreadable: As there.
     """
     if isinstance(value, torch.SymInt) and not value.node.is_constant():
-        raise Unreadable(f"{what} is {value}, which is no number")
+        raise Unreadable(f"{what} is {value}, which is not a number")
     if not isinstance(value, torch.Tensor):
         return
     if _dispatch_keys(value).raw_repr() & ~_plain_keys():
         kind = type(value).__name__
-        raise Unreadable(f"{what} is no plain tensor ({kind}), which kernels could read")
+        raise Unreadable(f"{what} is not a plain tensor ({kind}), which kernels could read")
     if has_tangent(value):
         raise Unreadable(f"{what} has a tangent of forward-mode AD, of which kernels know nothing")
     for mode in _get_current_dispatch_mode_stack():

@@ -97,7 +97,7 @@ class _Call:
     def ref(self, name: str) -> TensorRef:
         value = self.schema[name]
         if not isinstance(value, TensorRef):
-            raise _No(f"its {name} is no tensor")
+            raise _No(f"its {name} is not a tensor")
         return value
 
     def optional(self, name: str) -> TensorRef | None:

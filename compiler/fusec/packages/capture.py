@@ -172,7 +172,7 @@ def _asked_of(
                 n for n, leaf in zip(names, leaves, strict=True) if isinstance(leaf, torch.Tensor)
             ]
             raise CannotPackage(
-                f"dynamic= names {name!r}, which is no tensor of the call",
+                f"dynamic= names {name!r}, which is not a tensor of the call",
                 f"there is: {', '.join(tensors) or 'none'}",
             )
         position = names.index(name)

@@ -78,7 +78,7 @@ class GpuCodes:
     def _step(self, program: PlainProgram, step: Any, made: set[int]) -> dict[str, Any]:
         if not isinstance(step, KernelStep):
             raise CannotPackage(
-                f"{step.json['operator']} ({step.json['line']}) is an operator of ATen's",
+                f"{step.json['operator']} ({step.json['line']}) is an operator of ATen",
                 'a package for GPUs holds kernels alone: fusec.compile(..., matmul="template")',
             )
         tensors = [_meta(program.buffers[number]) for number in step.buffers]

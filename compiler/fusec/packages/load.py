@@ -261,7 +261,7 @@ def _torch_value(value: Any) -> Any:
             return torch.device(value.name)
         found = getattr(torch, value.name, None)
         if not isinstance(found, (torch.layout, torch.memory_format)):
-            raise CannotRun(f"{value.name[:40]} is nothing of torch's")
+            raise CannotRun(f"{value.name[:40]} is unknown to torch")
         return found
     return value
 

@@ -21,7 +21,7 @@ def find_operator(name: str) -> Callable[..., Any]:
     parts = name.split(".")
     good = len(parts) == 3 and parts[0] in NAMESPACES and all(part.isidentifier() for part in parts)
     if not good:
-        raise CannotRun(f"{name[:60]} is no operator of ATen")
+        raise CannotRun(f"{name[:60]} is not an operator of ATen")
     packet = getattr(getattr(torch.ops, parts[0]), parts[1], None)
     found = getattr(packet, parts[2], None)
     if not isinstance(found, torch._ops.OpOverload):

@@ -345,7 +345,7 @@ class _Plain:
         known = isinstance(target, torch._ops.OpOverload) and target.namespace in NAMESPACES
         if not known:
             raise CannotPackage(
-                f"{self.captured.name} calls {step.label or target}, which is no operator of "
+                f"{self.captured.name} calls {step.label or target}, which is not an operator of "
                 f"ATen ({step.reason})",
                 "a package holds kernels and operators of ATen",
             )

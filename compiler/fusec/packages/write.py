@@ -193,7 +193,7 @@ def _call(signature: Any) -> Call:
     if isinstance(signature, (tuple, list)):
         return Call(tuple(signature), {})
     raise CannotPackage(
-        f"a {type(signature).__name__} is no call", "give a tuple of arguments for each"
+        f"a {type(signature).__name__} is not a call", "give a tuple of arguments for each"
     )
 
 

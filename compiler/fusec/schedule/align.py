@@ -394,12 +394,8 @@ def _check_levels(body: Body) -> Refusal | None:
     """Refuse what the passes over a row cannot express."""
     reduced = set(body.reduce_axes)
     for node in body.nodes():
-        if isinstance(node, Reduce) and set(node.axes) != {
-            a for a in reduced if a.size != 1 or a in node.axes
-        }:
-            extra = reduced - set(node.axes)
-            if any(a.size != 1 for a in extra):
-                return Refusal("one reduces over only a part of what the other does")
+        if isinstance(node, Reduce) and any(a.size != 1 for a in reduced - set(node.axes)):
+            return Refusal("one reduces over only a part of what the other does")
         if isinstance(node, Scan) and any(a.size != 1 for a in reduced - {node.axis}):
             return Refusal("a running value goes along only a part of what the other runs over")
     return None
@@ -409,7 +405,7 @@ def _check_levels(body: Body) -> Refusal | None:
 _LONG = 64
 
 
-def inline_producer(consumer: Body, producer: Body, *, alone: bool = False) -> Body | Refusal:
+def inline_producer(consumer: Body, producer: Body, *, alone: bool) -> Body | Refusal:
     """Return ``consumer`` with the loads of a pointwise producer's result computed in place.
 
     Args:

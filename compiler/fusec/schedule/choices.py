@@ -172,18 +172,16 @@ def may_recompute(
         cheap: Whether it is ``cheaper_again``.
         taps: Whether a consumer ``is_convolution`` and multiplies it by weights.
 
-    A producer with one consumer that reads each element once costs nothing to inline. Computing
-    it again for every consumer pays as long as that is cheaper than a write and a read of memory:
-    a cheap expression over few inputs. Elementary functions are worth keeping when each element
-    would be computed many times over.
+    A producer with one consumer that reads each element once costs nothing to inline: none of the
+    reasons holds then. Computing it again for every consumer pays as long as that is cheaper than
+    a write and a read of memory: a cheap expression over few inputs. Elementary functions are
+    worth keeping when each element would be computed many times over.
     """
     nodes = producer.nodes()
     cost = node_cost(nodes)
     if expansion >= FEW_TAPS and cost > TAP_COST and taps:
         return f"a window would compute each element {expansion:.0f} times, at a cost of {cost}"
     inputs = len({node.buffer for node in nodes if isinstance(node, Load)})
-    if uses == 1 and expansion <= 1:
-        return None
     if inputs == 0 and cost <= 32:
         return None  # made from nothing: reading it could only be slower
     if expansion >= MANY_TIMES and large > 1:

@@ -104,7 +104,7 @@ def _why(refused: int) -> str:
             "the processor's counters are not open to users here; root opens them: "
             "sysctl kernel.perf_event_paranoid=2"
         )
-    return "the processor's counters are not to be had here, as in most virtual machines"
+    return "cycles and cache misses cannot be counted here: most virtual machines have no counters"
 
 
 __all__ = ["EVENTS", "count", "events_of"]

@@ -70,8 +70,10 @@ def compared(time: Timing | float, reference: Timing | float, name: str) -> str:
     found = pace(time, reference)
     if found is Pace.UNSURE:
         return f"not told apart from {name}: the times vary too much"
+    if found is Pace.SAME:
+        return f"as fast as {name}"
     said = against(time, reference)
-    return f"{said} {'as' if found is Pace.SAME else 'than'} {name}" if said else ""
+    return f"{said} than {name}" if said else ""
 
 
 def ratio(value: float) -> str:

@@ -184,7 +184,7 @@ def run_from_json(data: Mapping[str, Any]) -> TuningRun:
     )
     best = data["best"]
     if best is not None and not (isinstance(best, int) and 0 <= best < len(trials)):
-        raise ValueError("best is no trial")
+        raise ValueError("best is not one of the trials")
     return TuningRun(
         kernel=str(data["kernel"]),
         trials=trials,

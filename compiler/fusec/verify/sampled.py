@@ -100,10 +100,17 @@ def _spoiled(arguments: Sequence[Argument], case: Case) -> list[Case]:
         noise = other = tensor
         if argument.role != "in":
             noise = empty_like_strided(tensor)
-            values = torch.randint(0, 2, tensor.shape) if tensor.dtype == torch.bool else None
-            noise.copy_(torch.randn(tensor.shape) * 50 if values is None else values)
             other = empty_like_strided(tensor)
-            other.copy_(noise == 0 if tensor.dtype == torch.bool else noise + 1)
+            if tensor.is_floating_point():
+                # of few bits, too, neither the other's nor 0; float8 has no arithmetic of its own
+                values = torch.randn(tensor.shape) * 50
+                values += torch.sign(values)
+                noise.copy_(values)
+                other.copy_(-values)
+            else:
+                truths = tensor.dtype == torch.bool
+                noise.copy_(torch.randint(0, 2 if truths else 100, tensor.shape))
+                other.copy_(noise == 0 if truths else noise + 1)
         first.append(noise)
         second.append(other)
     return [Case(tuple(first), case.sizes), Case(tuple(second), case.sizes)]

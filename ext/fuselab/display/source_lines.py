@@ -24,6 +24,7 @@ class LineView:
         share: Its share of all bytes, 0 to 1.
         externs: What runs as ATen's own kernels, by name.
         at: The lines of each kernel that compute it.
+        part: Its share of the time in words; those of all lines add up to 100 %.
     """
 
     file: str
@@ -34,6 +35,7 @@ class LineView:
     share: float = 0.0
     externs: tuple[str, ...] = ()
     at: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    part: str = ""
 
     @property
     def works(self) -> bool:
@@ -57,7 +59,7 @@ class LineView:
         """Its shares in words: ``62% of the time, 8.0 MiB``."""
         parts = []
         if self.time >= 0 and self.works:
-            parts.append(f"{words.share(self.time)} of the time")
+            parts.append(f"{self.part or words.share(self.time)} of the time")
         if self.bytes > 0:
             parts.append(words.size(self.bytes))
         return ", ".join(parts)

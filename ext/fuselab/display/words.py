@@ -14,6 +14,8 @@ from fuselab.display.noise import against, compared, ratio
 _CELL_FILE = re.compile(r"<ipython-input-(\d+)-")
 _KERNEL_FILE = re.compile(r"[/\\]ipykernel_\d+[/\\]")
 
+# Before how something was measured whose times stand beside those of another run.
+OWN_RUN = "timed in a run of its own: "
 REFUSALS = {
     "empty": "Refused: nothing to check",
     "signature": "Refused: another signature",
@@ -63,6 +65,26 @@ def share(value: float) -> str:
     """Write a share in percent: ``35%``; what is there and rounds to nothing is ``<1%``."""
     text = f"{value:.0%}"
     return "<1%" if value > 0 and text == "0%" else text
+
+
+def shares(values: Sequence[float]) -> list[str]:
+    """Write each value's share of their sum, so that what is shown adds up to 100 %.
+
+    Each is rounded down, and what is missing goes to those that lost most by it. Equal values may
+    differ by 1 % so; a column of shares that adds up to 101 % would be the stranger sight.
+    """
+    total = math.fsum(values)
+    if not total > 0:
+        return [share(0.0) for _ in values]
+    exact = [100 * value / total for value in values]
+    whole = [math.floor(each) for each in exact]
+    lost = sorted(range(len(exact)), key=lambda place: (whole[place] - exact[place], place))
+    for place in lost[: 100 - sum(whole)]:
+        whole[place] += 1
+    return [
+        "<1%" if value > 0 and not percent else f"{percent}%"
+        for value, percent in zip(values, whole, strict=True)
+    ]
 
 
 def size(count: int) -> str:
@@ -155,10 +177,8 @@ def time_line(verdict: Verdict, *, drifted: bool = False) -> str:
     """
     parts = []
     if drifted and verdict.timing and verdict.generated:
-        parts.append(f"kernel's time: {compared(verdict.timing, verdict.generated, 'generated')}")
-        parts.append(
-            "times left out: this machine is faster or slower than when the cell was timed"
-        )
+        parts.append(f"the kernel is {compared(verdict.timing, verdict.generated, 'generated')}")
+        parts.append("no times: this machine is faster or slower now than when the cell was timed")
         verdict = replace(verdict, timing=None, graph=None)
     if verdict.timing:
         part = f"kernel {duration(verdict.timing.median)}"

@@ -238,7 +238,7 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise WrongShape(f"it returns {_kind(value)}, which is no number, text or list")
+    raise WrongShape(f"it returns {_kind(value)}, which is not a number, a text or a list")
 
 
 def _several(returned: Any) -> list[torch.Tensor]:

@@ -82,7 +82,7 @@ def judge(task: Task, text: str, *, timed: bool = True) -> AnswerVerdict:
         elif isinstance(task, TensorTask):
             found = _tensors(task, text, timed)
         else:
-            raise TypeError(f"{type(task).__name__} is no kind of task")
+            raise TypeError(f"{type(task).__name__} is not a kind of task")
     except _Ended as ended:
         found = ended.verdict
     return replace(found, task=task.name, seconds=time.perf_counter() - began)

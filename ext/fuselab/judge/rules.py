@@ -112,7 +112,7 @@ class _Looks(ast.NodeVisitor):
     def _module(self, node: ast.AST, name: str) -> None:
         top = name.partition(".")[0]
         if top == "torch" and name not in TORCH_MODULES and "torch" in self.modules:
-            self.refuse(node, f"`{name}` is no part of torch that an answer needs")
+            self.refuse(node, f"`{name}` is not part of torch that an answer needs")
         elif top not in self.modules:
             why = _WHY.get(top, f"there are {', '.join(sorted(self.modules - {'__future__'}))}")
             self.refuse(node, f"an answer may not import `{top}`: {why}")
@@ -136,7 +136,7 @@ class _Looks(ast.NodeVisitor):
         elif name in _BY_TEXT:
             self.refuse(node, f"`{name}` goes by a text: write the expression itself")
         elif attribute and (name in _TORCH or (name.startswith("_") and name not in _DUNDERS)):
-            self.refuse(node, f"`{name}` is no operator on tensors; compute with tensors alone")
+            self.refuse(node, f"`{name}` is not an operator on tensors; compute with tensors alone")
         elif not attribute and name in _BUILTINS:
             self.refuse(node, f"`{name}` is not for answers: {_BUILTINS[name]}")
 
@@ -265,7 +265,7 @@ def _looked_through(text: str, looks: _Looks) -> ast.Module | BrokenRule:
         looks.visit(tree)
     except (SyntaxError, ValueError) as error:
         said = error.msg if isinstance(error, SyntaxError) else str(error)
-        return BrokenRule(f"this is no Python: {said}", getattr(error, "lineno", None))
+        return BrokenRule(f"this is not Python: {said}", getattr(error, "lineno", None))
     except (RecursionError, MemoryError):
         return BrokenRule("an expression is nested too deeply: give parts of it names")
     return min(looks.found, key=lambda each: each.line or 0) if looks.found else tree
@@ -296,9 +296,9 @@ class _TritonLooks(_Looks):
             return
         way = _names(node)
         if node.attr in _LANGUAGE:
-            self.refuse(node, f"`{node.attr}` is no part of what is asked: compute with blocks")
+            self.refuse(node, f"`{node.attr}` is not part of what is asked: compute with blocks")
         elif way[:1] == ["tl"] and len(way) > 2 and way[1] != "math":
-            self.refuse(node, f"`{'.'.join(way)}` is no part of the language: compute with blocks")
+            self.refuse(node, f"`{'.'.join(way)}` is not part of the language: compute with blocks")
         elif root == "tl" and isinstance(node.ctx, ast.Load) and not node.attr.startswith("_"):
             return
         super().visit_Attribute(node)

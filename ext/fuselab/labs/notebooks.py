@@ -65,7 +65,7 @@ def student(source: Any) -> Any:
 def _for_student(cell: Any) -> Any:
     if SOLUTION in tags(cell):
         found = task_of(cell)
-        assert found is not None, f"a solution is no task: {cell.source[:60]}"
+        assert found is not None, f"a solution is not a task: {cell.source[:60]}"
         cell.source = f"%%task {found[0]}\n{find_task(found[0]).start.strip()}"
         cell.metadata["tags"] = ["task"]
     return cell

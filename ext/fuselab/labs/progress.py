@@ -230,10 +230,10 @@ def read_hand_in(path: Path) -> tuple[str, dict[str, str]]:
     """
 
     def refuse(why: str) -> HandInError:
-        return HandInError(f"{path.name} is no hand-in: {why}", "write one with %hand_in")
+        return HandInError(f"{path.name} is not a hand-in: {why}", "write one with %hand_in")
 
     if not path.is_file():
-        raise refuse("it is no file")
+        raise refuse("it is not a file")
     if path.stat().st_size > _MOST:
         raise refuse("it is too large")
     try:
@@ -250,7 +250,7 @@ def read_hand_in(path: Path) -> tuple[str, dict[str, str]]:
     for name, state in tasks.items():
         text = state.get("best") if isinstance(state, dict) else None
         if not isinstance(text, str):
-            raise refuse(f"the answer to {name} is no text")
+            raise refuse(f"the answer to {name} is not a text")
         if text:
             answers[name] = text
     return student, answers

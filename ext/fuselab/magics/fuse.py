@@ -304,7 +304,7 @@ class FuseMagics(Magics):
             times = fused.kernel_times
             wanted = max(kernels, key=lambda n: times[n].median if n in times else 0.0)
         if wanted not in kernels:
-            raise UsageError(f"--edit: {UnknownName('kernel', wanted, kernels, '')}")
+            raise UsageError(f"--edit: {UnknownName('kernel', wanted, kernels, '', fused.name)}")
         self._shell.set_next_input(f"%%kernel {wanted}\n{kernels[wanted].source}")
 
 

@@ -23,7 +23,9 @@ def dimensions(text: str) -> dict[str, tuple[int, ...]]:
     for part in filter(None, (each.strip() for each in text.split(","))):
         name, _, number = part.partition(":")
         if not name.isidentifier() or not number.isdigit():
-            raise argparse.ArgumentTypeError(f"{part!r} is no dimension of a tensor, such as x:0")
+            raise argparse.ArgumentTypeError(
+                f"{part!r} is not a dimension of a tensor, such as x:0"
+            )
         found[name] = (*found.get(name, ()), int(number))
     return found
 

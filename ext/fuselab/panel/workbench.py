@@ -222,8 +222,8 @@ def head_line(name: str, facts: CellFacts) -> str:
         color = COLORS.get(noise.pace(fused, eager), "inherit")
         texts.append(f"<b style='color:{color}'>{escape(ratio)}</b>")
     if facts.limit and fused:
-        over = fused.median / facts.limit
-        share = f"{words.ratio(over)}× the limit" if over > 1 else "at the limit"
+        below = fused.median > facts.limit
+        share = f"limit {words.duration(facts.limit)}" if below else "at the limit"
         texts.append(f"<span title='{escape(LIMIT)}'>{escape(share)}</span>")
     if facts.error:
         texts.append(f"<span title='{escape(ERROR)}'>{escape(facts.error)}</span>")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fusec.report import SourceLine, Timing
+from fuselab.display import words
 from fuselab.display.bounds import Traffic
 from fuselab.display.source_lines import LineView
 
@@ -42,7 +44,12 @@ def line_views(
             found.append(costs.view("", number, own_text, (cell.filename, number)))
     own = cell.filename if cell.plan is not None else None
     foreign = costs.of_other_files(own)
-    return (*found, *(costs.view(*place, costs.texts[place], place) for place in foreign))
+    found += [costs.view(*place, costs.texts[place], place) for place in foreign]
+    if not costs.timed:
+        return tuple(found)
+    times = [view.time for view in found]
+    parts = words.shares([*times, max(0.0, 1 - sum(times))])  # the last is what is not listed
+    return tuple(replace(view, part=part) for view, part in zip(found, parts, strict=False))
 
 
 class _Costs:

@@ -254,7 +254,7 @@ class Session(KernelEdits):
             return named, next(iter(named.kernels.values()))
         if named is not None and named.kernels:
             kernels = [f"{name}.{each}" for each in named.kernels]
-            raise UnknownName("kernel", name, kernels, "", f"{name} is a cell; its kernels are")
+            raise UnknownName("kernel", name, kernels, "", cell=name)
         raise UnknownName(
             "kernel", name, self.kernels, "no cell has a kernel yet: run a %%fuse cell first"
         )

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from fusec.gc_pause import Rest
+
 _NOTICED = 0.1  # seconds
 
 
@@ -93,8 +95,9 @@ class BetweenCells:
     def _work(self) -> None:
         while self._left and not self._stop.is_set():
             step = self._left.pop(0)
-            # who needs it gets to see the error, in the cell that needs it
-            with contextlib.suppress(Exception):
+            # Who needs it gets to see the error, in the cell that needs it. The collector rests:
+            # among so many new objects it would hold all threads for up to a second.
+            with contextlib.suppress(Exception), Rest():
                 step()
             if not threading.main_thread().is_alive():
                 return  # the process ends

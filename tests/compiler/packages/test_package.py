@@ -299,7 +299,7 @@ def test_what_no_package_can_hold_is_refused(tmp_path):
     ):
         with pytest.raises(CannotPackage, match=words):
             packaged(lambda x, y=1: x + y, [given], tmp_path)
-    with pytest.raises(CannotPackage, match="names 'z', which is no tensor"):
+    with pytest.raises(CannotPackage, match="names 'z', which is not a tensor"):
         packaged(lambda x: x + 1, [(x,)], tmp_path, dynamic={"z": 0})
     assert list(tmp_path.iterdir()) == []
 

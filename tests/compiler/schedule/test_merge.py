@@ -157,6 +157,9 @@ MERGED: dict[str, tuple[Pair, str]] = {
     "a sum beside another": (lambda: (a_row(), plain("b", "y")), "4, 6"),
     "in three dimensions beside a sum": (lambda: (
         each("three", (2, 2, M), lambda *at: at, w=lambda i, j, k: (k,)), a_row()), "4, 6"),
+    "in three dimensions beside a sum of as many": (lambda: (
+        each("three", (N, 2, 3), lambda i, j, k: (
+            Expr.of(i) // 2, Expr.of(i) % 2, 3 * Expr.of(j) + k), v=I), a_row()), "4, 6"),
     "with its columns": (lambda: (
         each("b", (N, M), IJ, w=lambda i, j: (j,)),
         total("r", (N,), (M,), I, w=lambda i, j: (j,))), "4, 6"),

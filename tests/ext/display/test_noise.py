@@ -5,16 +5,20 @@ from __future__ import annotations
 import functools
 import html
 import re
+import tempfile
 from dataclasses import replace
+from unittest import mock
 
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from fusec.kernel import Kernel
 from fusec.report import Timing, Verdict
 from fusec.timing.limits import MeasuredLimits
 from fusec.tuning_report import Trial, TuningRun
 from fuselab.display import noise, words
+from fuselab.display.bounds import Traffic
 from fuselab.display.noise import Pace
 from fuselab.display.outcomes import TuningOutcome, trial_line
 from fuselab.display.pages.limits import above_note, roofline_rows
@@ -26,6 +30,7 @@ from fuselab.display.plots.machine import RooflinePoint
 from fuselab.panel.attempts import attempt
 from fuselab.panel.context import CellFacts, Checked
 from fuselab.panel.tabs.tuning import progress_line, ranking_table
+from fuselab.panel.widgets import plain
 from fuselab.panel.workbench import Workbench, head_line
 from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
@@ -34,7 +39,7 @@ from support.cell_fake import FakeCompiler
 from support.panel_fake import FakeCell
 
 TIME = re.compile(r"\d (?:s|ms|µs|ns)\b")
-SAID = re.compile(r"\d[\d.]*× (?:faster|slower)|the same|not told apart")
+SAID = re.compile(r"\d[\d.]*× (?:faster|slower)|the same|as fast as|not told apart")
 
 
 @st.composite
@@ -47,7 +52,8 @@ def timings(draw: st.DrawFn, near: float = 1e-3) -> Timing:
 
 def said(text: str) -> str:
     """Return what a view says of one pair of times."""
-    found = {match[0].partition(" ")[2] for match in SAID.finditer(text)}
+    every = (match[0].replace("as fast as", "the same") for match in SAID.finditer(text))
+    found = {each.partition(" ")[2] for each in every}
     assert len(found) <= 1, text
     return found.pop() if found else ""
 
@@ -130,6 +136,75 @@ def test_views_of_a_cell_agree(
         assert flat.count("took longer than the whole cell") == longer
         loud = max(map(noise.spread, (eager, fused, alone))) >= noise.BUSY
         assert flat.count("his machine is busy") == loud
+
+
+def visible(page: str) -> str:
+    """Return what a page of HTML shows, in one line; of a table each cell is a word of its own."""
+    shown = re.sub(r"<(style|script)\b.*?</\1>", " ", page, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub("<[^>]+>", " ", shown)).split())
+
+
+UNIT = r"([\d.]+ (?:s|ms|µs|ns))\b"
+SIZE = r"([\d.]+ (?:B|KiB|MiB|GiB))\b"
+
+
+@settings(max_examples=5, deadline=None, phases=[Phase.generate])  # a try takes half a second
+@given(timings(), timings(), timings(), timings(near=3e-4), st.integers(1 << 10, 1 << 28))
+def test_no_view_shows_two_figures_for_one_thing(
+    eager: Timing, fused: Timing, alone: Timing, copy: Timing, least: int
+) -> None:
+    """The card, a terminal, a shared file, a panel: each figure is what it is elsewhere."""
+    cell = _cell()
+    (kernel,) = cell.kernels.values()
+    kernel.last_verdict = None
+    cell.eager, cell.fused, cell.kernel_times = eager, fused, {kernel.name: alone}
+    cell.limit = copy.median
+    cell.traffic = Traffic(5 * least, 2 * least, least, copy.median, copy.median, 0)
+    bench = cell.workbench().bench
+    bench.look()
+    bench.changed()
+    for part in cell.workbench().lazy:
+        part.open()
+    bench.changed()
+    panel = [getattr(each, "value", "") for each in plain.below(cell.workbench())]
+    alone_file = mock.patch.object(Kernel, "export", lambda _, path: path)
+    with tempfile.TemporaryDirectory() as folder, alone_file:
+        shared = cell.share(folder)[0].read_text(encoding="utf-8")
+    views = {
+        "card": visible(cell.html()),
+        "terminal": cell.text(),
+        "saved page": visible(cell._repr_mimebundle_()["text/html"]),
+        "shared": visible(shared),
+        "plot": in_figure(cell_figure(eager, fused, limit=cell.limit)),
+        "panel": visible(" | ".join(text for text in panel if isinstance(text, str))),
+        "timings": timings_page(cell).text,
+    }
+    one_figure = {
+        rf"\beager(?:, whole cell)?,? {UNIT}": words.duration(eager.median),
+        rf"\bfused(?:, whole cell)?,? {UNIT}": words.duration(fused.median),
+        rf"\b{kernel.name}, alone {UNIT}": words.duration(alone.median),
+        rf"\b(?:limit(?: here| of this machine)?|takes? at best) {UNIT}": words.duration(
+            copy.median
+        ),
+        rf"\beager moves\W* {SIZE}": words.size(5 * least),
+        rf"\bfused moves\W* {SIZE}": words.size(2 * least),
+        rf"a copy of its {SIZE}": words.size(least),
+    }
+    met = set()
+    for name, view in views.items():
+        flat = " ".join(view.split())
+        for pattern, wanted in one_figure.items():
+            found = set(re.findall(pattern, flat))
+            assert found <= {wanted}, (name, pattern, found, wanted)
+            met |= {(name, pattern)} if found else set()
+        shares = re.findall(r"(\d+)% of the time", flat)
+        assert not shares or sum(map(int, shares)) in (100, 200), (name, shares)
+    drawn = views["plot"].split(" | ")
+    assert {words.duration(time.median) for time in (eager, fused)} <= {
+        text.partition("  ")[0] for text in drawn
+    }
+    for name in ("card", "terminal", "shared", "panel", "timings"):
+        assert sum(view == name for view, _ in met) >= 2, (name, views[name])
 
 
 @settings(max_examples=50, deadline=None)

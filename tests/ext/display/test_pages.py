@@ -127,7 +127,7 @@ def test_every_stage_can_be_read(cell: Any) -> None:
     assert "layer_norm" in stages.find_stage(views, "fx").read()
     assert stages.find_stage(views, "no such stage") is None
     shares = [share for _, _, share in stages.time_rows(cell)]
-    assert sum(shares) == pytest.approx(1.0)
+    assert sum(int(share.strip("<%")) for share in shares if not share.startswith("<")) == 100
 
 
 def test_side_by_side_keeps_every_line_that_changed() -> None:

@@ -37,7 +37,7 @@ def answers() -> dict[str, dict[str, str]]:
         "ada": right,
         "ben": {},
         "cyd": {**right, names[0]: wrong[names[0]], names[2]: find_task(names[2]).start},
-        "dot": {names[1]: right[names[1]], names[3]: "this is no Python"},
+        "dot": {names[1]: right[names[1]], names[3]: "this is not Python"},
         "eve": {**wrong, names[2]: right[names[2]], names[3]: "import sys\n" + right[names[3]]},
     }
 

@@ -216,7 +216,7 @@ def test_a_notebook_becomes_a_page_that_prints_whole(tmp_path: Path) -> None:
     [
         ([], "its format is not 1"),
         ({"format": 1, "tasks": {}}, "no student"),
-        ({"format": 1, "student": "A", "tasks": {"lab01.bytes": {"best": 3}}}, "is no text"),
+        ({"format": 1, "student": "A", "tasks": {"lab01.bytes": {"best": 3}}}, "is not a text"),
     ],
 )
 def test_what_is_no_hand_in(tmp_path: Path, data: object, why: str) -> None:
@@ -249,7 +249,7 @@ def test_a_class_goes_on_whatever_is_handed_in(tmp_path: Path) -> None:
     (tmp_path / "f.json").write_text(right % ("x = " + "-" * 50_000 + "1"))
     graded = grade_folder(tmp_path)
     assert [each.total for each in graded] == [1, 0, 0, 0, 0, 0]
-    assert all("is no hand-in" in each.problem for each in graded[1:5])
+    assert all("is not a hand-in" in each.problem for each in graded[1:5])
     assert "nested too deeply" in graded[5].reasons["lab01.bytes"]
     assert as_csv(graded).count("\n") == 7
 

@@ -68,9 +68,9 @@ def test_mistakes_are_said_in_one_line(real_shell, tmp_path):
     run(shell, "%%fuse --name defs\ndef double(x):\n    return x * 2\n")
     run(shell, "%%fuse --name one\ny = x.sin()")
     for line, words in (
-        ("it nothing", "there is no cell 'nothing'"),
+        ("it nothing", "there is no cell named 'nothing'"),
         ("it defs", "defines functions"),
-        ("it one --dynamic x", "'x' is no dimension"),
+        ("it one --dynamic x", "'x' is not a dimension"),
         ("it one --dynamic z:0", "names 'z'"),
         ("it one --binaries vax", "vax"),
         ("it one --weight no", "--weight"),

@@ -177,7 +177,7 @@ def _loss(node: fx.Node) -> _Loss | str:
             kept = tuple(reversed(between))
             return _Loss(rows, weight, bias, turned, kept, target, given, wide, value)
         if not _leaves_rows(logits):
-            return "what stands between is no linear layer"
+            return "what stands between is not a linear layer"
         if between and between[-1].target is operator.getitem and logits.target in _VIEWS:
             return "rows are taken after they were laid anew"
         wide |= _is_widened(logits)

@@ -86,7 +86,7 @@ def _as_node(current: fx.Node, value: Any) -> Any:
                 made = current.graph.call_function(torch.ops.aten.sym_size.int, (node, dim))
                 made.meta["val"] = size
                 return made
-    raise AssertionError(f"{value} is no size of anything before {current}")
+    raise AssertionError(f"{value} is not a size of anything before {current}")
 
 
 def _is_symbolic(value: Any) -> bool:

@@ -196,7 +196,7 @@ def _read(file: BinaryIO) -> Archive:
     length = file.seek(0, os.SEEK_END)
     tail = _END.size + _COMMENT_LENGTH
     if not tail + _LOCAL.size < length <= LARGEST_FILE:
-        raise DamagedPackage(f"{length} bytes are no package")
+        raise DamagedPackage(f"{length} bytes are not a package")
     file.seek(length - tail)
     end = file.read(tail)
     said = _COMMENT.fullmatch(end[_END.size :])
@@ -247,7 +247,7 @@ def _read(file: BinaryIO) -> Archive:
 def _member(entry: Reader) -> Member:
     member = Member(entry.text("name"), entry.number("size", 0, LARGEST_FILE), entry.text("sha256"))
     if not is_name(member.name) or member.name == MANIFEST:
-        raise DamagedPackage(f"{member.name[:80]!r} is no name of a member")
+        raise DamagedPackage(f"{member.name[:80]!r} is not a name of a member")
     return member
 
 

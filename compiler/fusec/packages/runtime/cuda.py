@@ -322,7 +322,7 @@ class CudaArrays:
 def architecture(name: str) -> int:
     """Return the number of an architecture: 90 for ``sm_90``."""
     if not (name.startswith("sm_") and name[3:].isdigit() and len(name) < 8):
-        raise DamagedPackage(f"{name[:20]!r} is no architecture")
+        raise DamagedPackage(f"{name[:20]!r} is not an architecture")
     return int(name[3:])
 
 

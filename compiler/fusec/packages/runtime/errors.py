@@ -21,7 +21,7 @@ class DamagedPackage(PackageError, ValueError):
     """A file that is no package, or no longer the one that was written."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(f"this is no sound package: {message}", "get it again from where it is")
+        super().__init__(f"this package is damaged: {message}", "get it again from where it is")
 
 
 class CannotRun(PackageError, RuntimeError):

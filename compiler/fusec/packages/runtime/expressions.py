@@ -41,7 +41,7 @@ def check(value: object, names: Collection[str], place: str, depth: int = 0) -> 
             for each in value[1:]:
                 check(each, names, place, depth + 1)
             return value
-    raise DamagedPackage(f"{place}: {str(value)[:60]} is no size")
+    raise DamagedPackage(f"{place}: {str(value)[:60]} is not a size")
 
 
 def evaluate(value: Expression, sizes: Mapping[str, int]) -> int:

@@ -231,7 +231,7 @@ def _guard(reader: Reader, names: frozenset[str]) -> Guard:
     shape = tuple(expressions.check(e, names, reader.place) for e in reader.items("shape"))
     strides = tuple(expressions.check(e, names, reader.place) for e in reader.items("strides"))
     if dtype not in ITEM_BYTES or len(shape) != len(strides):
-        raise DamagedPackage(f"{reader.place}: that is no tensor")
+        raise DamagedPackage(f"{reader.place}: that is not a tensor")
     return TensorGuard(name, dtype, shape, strides, reader.text("device"))
 
 

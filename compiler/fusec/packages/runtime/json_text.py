@@ -59,7 +59,7 @@ class Reader:
 
     def __init__(self, value: object, place: str) -> None:
         if not isinstance(value, dict):
-            raise DamagedPackage(f"{place} is no object")
+            raise DamagedPackage(f"{place} is not an object")
         self._value: dict[str, Any] = value
         self.place = place
 

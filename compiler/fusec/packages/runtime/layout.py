@@ -228,11 +228,11 @@ def read_program(reader: Reader, leaves: int, weights: int) -> StoredProgram:
         if output >= len(outputs) or not isinstance(outputs[output], View):
             raise DamagedPackage(f"{each.place}: there is no such output")
         if buffers[buffer].role != "input":
-            raise DamagedPackage(f"{each.place}: what is updated is no input")
+            raise DamagedPackage(f"{each.place}: what is updated is not an input")
         updates.append((output, buffer))
     alone = inner.steps(reader.readers("alone")) if reader.has("alone") else None
     if alone is not None and any(isinstance(step, Operator) for step in alone):
-        raise DamagedPackage(f"{reader.place}: an operator of torch's without torch")
+        raise DamagedPackage(f"{reader.place}: an operator of torch, and torch is not here")
     return StoredProgram(
         reader.text("name"),
         buffers,
@@ -250,7 +250,7 @@ def _size(reader: Reader, leaves: int) -> Size:
     dimension = reader.number("dimension", 0, _MOST_DIMENSIONS) if reader.has("dimension") else None
     name = reader.text("name")
     if not name.isidentifier():
-        raise DamagedPackage(f"{reader.place}: {name[:40]!r} is no name of a size")
+        raise DamagedPackage(f"{reader.place}: {name[:40]!r} is not a name of a size")
     return Size(
         name,
         reader.number("leaf", 0, leaves - 1),
@@ -363,7 +363,7 @@ class _Inner:
     def _native(self, reader: Reader) -> Native:
         function = reader.text("function")
         if not function.isidentifier():
-            raise DamagedPackage(f"{reader.place}: {function[:40]!r} is no function")
+            raise DamagedPackage(f"{reader.place}: {function[:40]!r} is not a function")
         buffers = reader.numbers("buffers", len(self.buffers))
         made = reader.numbers("made", len(self.buffers))
         if not set(made) <= set(buffers):
@@ -377,7 +377,7 @@ class _Inner:
     def _operator(self, reader: Reader) -> Operator:
         keywords = reader.raw("keywords")
         if not isinstance(keywords, dict):
-            raise DamagedPackage(f"{reader.place}: keywords is no object")
+            raise DamagedPackage(f"{reader.place}: keywords is not an object")
         outputs = [
             None if each is None else Reader({"at": each}, reader.place).number("at")
             for each in reader.items("outputs")

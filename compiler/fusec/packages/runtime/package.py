@@ -66,7 +66,7 @@ class Package:
         threads: int | None = None,
     ) -> None:
         if threads is not None and (type(threads) is not int or threads < 1):
-            raise PackageError(f"threads={threads!r} is no number of threads")
+            raise PackageError(f"threads={threads!r} is not a number of threads")
         self._archive: Archive = read_archive(path)
         self._alone = alone
         self._threads = threads
@@ -251,7 +251,7 @@ def _signature(table: Reader) -> inspect.Signature:
     for each in table.readers("parameters"):
         kind = _KINDS.get(each.text("kind"))
         if kind is None:
-            raise DamagedPackage(f"{each.place}: {each.text('kind')} is no kind of parameter")
+            raise DamagedPackage(f"{each.place}: {each.text('kind')} is not a kind of parameter")
         default: Any = inspect.Parameter.empty
         if each.has("default"):
             inner = Reader(each.raw("default"), each.place)

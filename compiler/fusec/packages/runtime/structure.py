@@ -61,7 +61,7 @@ def check_form(form: Any, place: str, depth: int = 0) -> Any:
             for _, each in items:
                 check_form(each, place, depth + 1)
             return form
-    raise DamagedPackage(f"{place}: that is no form of arguments")
+    raise DamagedPackage(f"{place}: that is not a form of arguments")
 
 
 Builder = Callable[[Sequence[Any], Sequence[Any]], Any]
@@ -98,7 +98,7 @@ def builder(result: Any, outputs: int, leaves: int, place: str) -> Builder:
     for kind in ("tuple", "list", "dict", "named"):
         if reader.has(kind):
             return _container(reader, kind, outputs, leaves)
-    raise DamagedPackage(f"{place}: that is no result")
+    raise DamagedPackage(f"{place}: that is not a result")
 
 
 def _container(reader: Reader, kind: str, outputs: int, leaves: int) -> Builder:
@@ -106,7 +106,7 @@ def _container(reader: Reader, kind: str, outputs: int, leaves: int) -> Builder:
     if kind == "dict":
         pairs = reader.items(kind)
         if not all(isinstance(e, list) and len(e) == 2 and isinstance(e[0], str) for e in pairs):
-            raise DamagedPackage(f"{place}: that is no dictionary")
+            raise DamagedPackage(f"{place}: that is not a dictionary")
         named = [(key, builder(each, outputs, leaves, place)) for key, each in pairs]
         return lambda made, given: {key: make(made, given) for key, make in named}
     makers = [builder(each, outputs, leaves, place) for each in reader.items(kind)]
@@ -118,7 +118,7 @@ def _container(reader: Reader, kind: str, outputs: int, leaves: int) -> Builder:
     try:
         made_type = namedtuple(reader.text("name"), fields)  # type: ignore[misc]
     except ValueError:
-        raise DamagedPackage(f"{place}: that is no named tuple") from None
+        raise DamagedPackage(f"{place}: that is not a named tuple") from None
     if len(fields) != len(makers):
         raise DamagedPackage(f"{place}: as many fields as values are needed")
     return lambda made, given: made_type(*[make(made, given) for make in makers])

@@ -98,7 +98,9 @@ def read_weights(archive: Archive, described: Sequence[Reader], folder: Path) ->
 
 def _beside(folder: Path, name: str, sha256: str, size: int) -> memoryview:
     if Path(name).name != name or name in ("", ".", "..") or "\\" in name or ":" in name:
-        raise DamagedPackage(f"its weights are said to be in {name[:60]!r}, which is no plain name")
+        raise DamagedPackage(
+            f"its weights are said to be in {name[:60]!r}, which is not a plain name"
+        )
     path = folder / name
     try:
         with path.open("rb") as file:
@@ -131,7 +133,7 @@ def read_safetensors(data: memoryview) -> dict[str, tuple[str, memoryview]]:
     try:
         header = json.loads(bytes(data[8 : 8 + length]))
     except (ValueError, RecursionError):
-        raise DamagedPackage("weights with a header that is no JSON") from None
+        raise DamagedPackage("weights with a header that is not JSON") from None
     if not isinstance(header, dict):
         raise DamagedPackage("weights with a header of another kind")
     body, found, ends = data[8 + length :], {}, []

@@ -32,7 +32,6 @@ def cells_page(first: Any, second: Any, times: Mapping[str, Timing], why: str = 
         ("kernels", *(str(len(cell.kernels)) for cell in (first, second))),
         ("extern calls", *(str(len(cell.externs)) for cell in (first, second))),
         ("graph breaks", *(str(len(cell.breaks)) for cell in (first, second))),
-        ("eager", *(_time(cell.eager) for cell in (first, second))),
         ("fused, timed together", *(_spread(times.get(c.name)) for c in (first, second))),
         ("largest error against eager", *(words.error(c.max_error) for c in (first, second))),
     ]
@@ -89,10 +88,6 @@ def _page(
         lines += ["", diff]
         html.append(f'<pre style="{Style.code};padding:4px 8px">{escape(diff)}</pre>')
     return Page("\n".join(lines), "".join(html))
-
-
-def _time(timing: Timing | None) -> str:
-    return words.duration(timing.median) if timing else "–"
 
 
 def _spread(timing: Timing | None) -> str:

@@ -274,7 +274,7 @@ def pass_gain_lines(found: PassGain) -> list[str]:
     lines.append(f"{kernels} instead of {before}" if after != before else f"{kernels}, as before")
     if found.errors:
         lines.append("same results" if found.same else "other results: the pass is not right")
-    lines.append(f"quartiles {words.spread(found.then)}; {found.then.method}")
+    lines.append(f"quartiles {words.spread(found.then)}; {words.OWN_RUN}{found.then.method}")
     return lines
 
 
@@ -297,5 +297,5 @@ def what_if_lines(found: WhatIf, before: int) -> list[str]:
     lines += list(found.refused)
     if found.errors:
         lines.append("same results" if found.same else "other results: the schedule is not right")
-    lines.append(f"quartiles {words.spread(found.then)}; {found.then.method}")
+    lines.append(f"quartiles {words.spread(found.then)}; {words.OWN_RUN}{found.then.method}")
     return lines

@@ -8,6 +8,7 @@ from typing import Any
 from fusec.devices import where_computed
 from fusec.timing.limits import MeasuredLimits, machine
 from fuselab.display import words
+from fuselab.display.bounds import limit_words
 from fuselab.display.pages.page import Page, indented, static_table
 from fuselab.display.plots.machine import RooflinePoint
 
@@ -65,10 +66,8 @@ def limits_page(cell: Any) -> Page:
     rows = roofline_rows(roofline_points(cell), found)
     title = f"{cell.name}: the limit is not known: a graph did not run, or runs in eager"
     if seconds is not None:
-        title = f"{cell.name}: could take {words.duration(seconds)}, a copy of its bytes"
-        if cell.fused is not None:
-            title += f"; takes {words.duration(cell.fused.median)}"
-            title += f", {words.ratio(cell.fused.median / seconds)}× of it"
+        takes = f"takes {words.duration(cell.fused.median)}; " if cell.fused is not None else ""
+        title = f"{cell.name}: {takes}{limit_words(cell.traffic, cell.fused)}"
     machine_line = (
         f"memory {found.memory / 1e9:.3g} GB/s, cache {found.cache / 1e9:.3g} GB/s, "
         f"products {found.operations / 1e9:.3g} Gop/s: {found.method}"

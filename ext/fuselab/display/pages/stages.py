@@ -117,15 +117,15 @@ def _dis(code: Any) -> Callable[[], str]:
     return read
 
 
-def time_rows(cell: Any) -> list[tuple[str, float, float]]:
-    """Return what each stage took: its title, seconds, and its share of all of it."""
+def time_rows(cell: Any) -> list[tuple[str, float, str]]:
+    """Return what each stage took: its title, seconds, and its share of all of it in words."""
     totals: dict[str, float] = {}
     for graph in cell.graphs:
         for stage in graph.stages:
             title = TITLES.get(stage.name, (stage.name, "text"))[0]
             totals[title] = totals.get(title, 0.0) + stage.seconds
-    whole = sum(totals.values()) or 1.0
-    return [(title, seconds, seconds / whole) for title, seconds in totals.items()]
+    shares = words.shares(list(totals.values()))
+    return [(*row, share) for row, share in zip(totals.items(), shares, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -177,10 +177,7 @@ def side_by_side(left: str, right: str, around: int = 3) -> list[DiffRow | int]:
 
 def stages_page(cell: Any) -> Page:
     """Return the static page about the stages: their times, and what texts there are."""
-    rows = [
-        (title, words.duration(seconds), words.share(share))
-        for title, seconds, share in time_rows(cell)
-    ]
+    rows = [(title, words.duration(seconds), share) for title, seconds, share in time_rows(cell)]
     total = sum(seconds for _, seconds, _ in time_rows(cell))
     head = f"{cell.name}: compiled in {words.duration(total)}"
     views = stage_views(cell)

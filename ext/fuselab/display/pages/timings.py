@@ -46,7 +46,7 @@ def time_rows(facts: Any) -> list[tuple[str, str, str, str]]:
         ratio = noise.compared(facts.limit, fused, "fused") if fused else ""
         if fused and fused.median <= facts.limit:
             ratio = "reached"
-        rows.append(("the limit: a copy", words.duration(facts.limit), ratio, ""))
+        rows.append(("the limit of this machine", words.duration(facts.limit), ratio, ""))
     for name, timing in facts.others.items():
         rows.append((f"{peer_title(name)}, whole cell", *_row(timing, eager)))
     if fused:
@@ -84,15 +84,14 @@ def step_rows(facts: Any) -> list[tuple[str, str, str]]:
     total = sum(timing.median for _, timing in steps)
     if not total:
         return []
-    rows = [
-        (name, words.spread(timing), words.share(timing.median / total))
-        for name, timing in steps[:MOST_STEPS]
-    ]
+    rows = [(name, words.spread(timing)) for name, timing in steps[:MOST_STEPS]]
+    values = [timing.median for _, timing in steps[:MOST_STEPS]]
     rest = sum(timing.median for _, timing in steps[MOST_STEPS:])
     if rest:
         more = words.count(len(steps) - MOST_STEPS, "step")
-        rows.append((f"{more} more", words.duration(rest), words.share(rest / total)))
-    return rows
+        rows.append((f"{more} more", words.duration(rest)))
+        values.append(rest)
+    return [(*row, share) for row, share in zip(rows, words.shares(values), strict=True)]
 
 
 def check_note(facts: Any) -> str:

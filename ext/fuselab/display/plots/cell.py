@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fusec.report import Timing
 from fuselab.display.plots import figures as plots
-from fuselab.display.words import digits
+from fuselab.display.words import duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,8 +59,8 @@ def cell_figure(
 
 
 def _limit(axes: Axes, seconds: float, longest: float) -> None:
-    scale, unit = plots.unit_of(longest)
-    text = f"limit {digits(seconds * scale)} {unit}"
+    scale, _ = plots.unit_of(longest)
+    text = f"limit {duration(seconds)}"
     axes.axvline(seconds * scale, color="#1a1a1a", linestyle=":", linewidth=1.3)
     axes.annotate(
         text, (seconds * scale, 1.0), xycoords=("data", "axes fraction"), xytext=(3, 1),

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from fusec.report import Timing
 from fusec.tuning_report import TuningRun
 from fuselab.display.noise import against
-from fuselab.display.words import digits
-from fuselab.display.words import share as percent
+from fuselab.display.words import digits, duration
+from fuselab.display.words import shares as percents
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -298,7 +298,7 @@ def bars(
             [max(0.0, min(timing.high, longest) * scale - median)],
         ]
         axes.barh(row, median, height=0.62, color=color, xerr=spread, ecolor="#222222", capsize=2.5)
-        text = f"{digits(median)} {unit}"
+        text = duration(timing.median)  # as the text beside the figure says it
         if reference is not None and timing is not reference:
             text += f"  {against(timing, reference)}"
         axes.annotate(
@@ -345,10 +345,11 @@ def shares(axes: Axes, kernels: Mapping[str, Timing], label: str = SHARES) -> No
         shown.append((f"{len(ordered) - MOST_SHARES} more", rest))
     total = math.fsum(value for _, value in shown) or 1.0
     left = 0.0
+    said = percents([value for _, value in shown])
     for index, (name, value) in enumerate(shown):
         share = 100 * value / total
         color = KERNELS[index % len(KERNELS)]
-        text = f"{name}: {percent(share / 100)}"
+        text = f"{name}: {said[index]}"
         axes.barh(0, share, left=left, height=0.6, color=color, label=text, edgecolor="white")
         left += share
     axes.set_yticks([])

@@ -218,7 +218,7 @@ def check_plans(calls: list[list[Any]], results: list[Any]) -> str:
 def _illegal(graph: Graph, plan: Any) -> str:
     lists = isinstance(plan, list) and all(isinstance(group, list) for group in plan)
     if not lists or not all(isinstance(name, str) for group in plan for name in group):
-        return f"{short(plan)} is no list of lists of names"
+        return f"{short(plan)} is not a list of lists of names"
     names = [name for group in plan for name in group]
     known = [node["name"] for node in graph]
     if sorted(names) != sorted(known):
@@ -279,7 +279,7 @@ def evaluate(text: str, given: dict[str, float]) -> float:
     try:
         return _value(ast.parse(text, mode="eval").body, given)
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise NoExpression(f"{short(text)} is no expression: {error}") from None
+        raise NoExpression(f"{short(text)} is not an expression: {error}") from None
 
 
 def _value(node: ast.expr, given: dict[str, float]) -> float:

@@ -49,7 +49,7 @@ def values_of(graph: Any, point: Sequence[float]) -> dict[str, float]:
         NoGraph: It is none of the primitive operators.
     """
     if not isinstance(graph, list):
-        raise NoGraph(f"{short(graph)} is no list of nodes")
+        raise NoGraph(f"{short(graph)} is not a list of nodes")
     known = dict(zip(INPUTS, point, strict=True))
     for node in graph:
         match node:
@@ -58,7 +58,7 @@ def values_of(graph: Any, point: Sequence[float]) -> dict[str, float]:
                     raise NoGraph(f"the name {name} stands twice")
                 known[name] = _applied(node, _PRIMITIVE[op], [_value(a, known) for a in arguments])
             case _:
-                raise NoGraph(f"{short(node)} is no node of {', '.join(_PRIMITIVE)}")
+                raise NoGraph(f"{short(node)} is not a node of {', '.join(_PRIMITIVE)}")
     return known
 
 

@@ -43,7 +43,7 @@ def evaluate(value: Value, variables: dict[str, int], data: dict[str, Any], dept
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     if not isinstance(value, list) or not value or depth > _DEPTH:
-        raise BadValue(f"{short(value)} is no value")
+        raise BadValue(f"{short(value)} is not a value")
     match value:
         case ["load", str(name), list(index)] if name in data:
             found = data[name]
@@ -62,7 +62,7 @@ def evaluate(value: Value, variables: dict[str, int], data: dict[str, Any], dept
         case [str(op), left, right] if op in _BINARY:
             sides = [evaluate(side, variables, data, depth + 1) for side in (left, right)]
             return _SIGNS[_BINARY[op]](*sides)
-    raise BadValue(f"{short(value)} is no value")
+    raise BadValue(f"{short(value)} is not a value")
 
 
 def position(index: Index, variables: dict[str, int]) -> int:
@@ -81,7 +81,7 @@ def position(index: Index, variables: dict[str, int]) -> int:
         case [str(sign), left, right] if sign in _SIGNS:
             return int(_SIGNS[sign](position(left, variables), position(right, variables)))
     raise BadValue(
-        f"{short(index)} is no index; there are {', '.join(variables) or 'no variables'}"
+        f"{short(index)} is not an index; there are {', '.join(variables) or 'no variables'}"
     )
 
 

@@ -323,7 +323,7 @@ class KernelsTab:
             elif bench.note:
                 lines.insert(0, bench.note)
             elif verdict.ok and bench.selected in bench.drafts:
-                lines[0] += " – not in use yet: Keep"
+                lines[0] += " – not in use yet: press Keep"
             color = markup.GOOD if verdict.ok else markup.BAD
             value = markup.notice(lines, color, verdict.details, faded=not current)
             spoken = ". ".join(lines) if current else ""
@@ -383,9 +383,7 @@ def shares_of(kernels: Mapping[str, Kernel], times: Mapping[str, Timing]) -> dic
         if any(min(pair) < 0 for pair in pairs.values()):
             return {}
         values = {name: float(sum(pair)) for name, pair in pairs.items()}
-    total = sum(values.values())
-    return (
-        {name: f"{words.share(value / total)} {unit}" for name, value in values.items()}
-        if total
-        else {}
-    )
+    if not sum(values.values()):
+        return {}
+    shares = words.shares(list(values.values()))
+    return {name: f"{share} {unit}" for name, share in zip(values, shares, strict=True)}

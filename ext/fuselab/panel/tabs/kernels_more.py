@@ -29,7 +29,7 @@ class More(LazyTab):
 
     def make(self) -> list[Any]:
         """Return the history, the switch of the diff, the bars and the diff."""
-        self.history = plain.choice("History", "24em", options=[("nothing tried yet", 0)])
+        self.history = plain.choice("History", "28em", options=[("nothing tried yet", 0)])
         self.history.observe(self._choose, "value")
         self.changes = plain.switch("show what differs from the generated text")
         self.changes.observe(lambda _: self._switched(), "value")
@@ -95,13 +95,16 @@ class More(LazyTab):
         bench = self._bench
         tried = bench.attempts.get(bench.selected, [])
         options = [(each.line, each.number) for each in reversed(tried)]
-        wanted = tuple(options or [("nothing tried yet", 0)])
         text = bench.draft(bench.selected) if bench.kernel is not None else ""
+        shown = next((each.number for each in reversed(tried) if each.text == text), 0)
+        if not shown:  # a list with nothing chosen would be a blank box
+            count = f"{len(tried)} tried: pick one to see it" if tried else "nothing tried yet"
+            options.insert(0, (count, 0))
+        wanted = tuple(options)
         self._filling = True
         if self.history.options != wanted:
             self.history.options = wanted
-        shown = next((each.number for each in reversed(tried) if each.text == text), None)
-        self.history.value = shown if tried else 0
+        self.history.value = shown
         self.history.disabled = not tried
         self._filling = False
         if self.changes.value and (bench.selected, text) != self._compared:

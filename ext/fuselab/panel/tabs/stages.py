@@ -156,17 +156,19 @@ def _label(view: StageView) -> str:
     return view.title if view.seconds is None else f"{view.title} ({words.duration(view.seconds)})"
 
 
-def times_html(rows: list[tuple[str, float, float]]) -> str:
+def times_html(rows: list[tuple[str, float, str]]) -> str:
     """Draw what each stage took as a bar of one line a stage, beside its figures."""
     if not rows:
         return "Nothing was compiled yet: run the cell first."
-    total = words.duration(sum(seconds for _, seconds, _ in rows))
+    whole = sum(seconds for _, seconds, _ in rows)
+    total = words.duration(whole)
     body = "".join(
         f"<tr><td style='padding:0 14px 0 0'>{escape(title)}</td>"
         f"<td style='text-align:right;padding:0 14px 0 0'>{words.duration(seconds)}</td>"
-        f"<td style='text-align:right;padding:0 8px 0 0'>{escape(words.share(share))}</td>"
+        f"<td style='text-align:right;padding:0 8px 0 0'>{escape(share)}</td>"
         "<td style='width:12em'><div style='height:0.7em;min-width:1px;"
-        f"width:{100 * share:.1f}%;background:var(--jp-brand-color1,#2f6db5)'></div></td></tr>"
+        f"width:{100 * seconds / (whole or 1):.1f}%;"
+        "background:var(--jp-brand-color1,#2f6db5)'></div></td></tr>"
         for title, seconds, share in rows
     )
     return (

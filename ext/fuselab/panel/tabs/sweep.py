@@ -150,7 +150,7 @@ class Sweep(LazyTab):
         head = ["Size", "Eager (quartiles)", "Fused (quartiles)", "Compared"]
         value = markup.table(head, rows) if rows else ""
         if rows:
-            value += f"<div><i>{escape(self.points[0].fused.method)}</i></div>"
+            value += f"<div><i>{escape(words.OWN_RUN + self.points[0].fused.method)}</i></div>"
         if sweeping or (self._bench.problem and not busy):
             value = problem_or(self._bench, "") + value
         elif self._failed:

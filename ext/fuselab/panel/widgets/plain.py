@@ -116,7 +116,8 @@ def line(label: str, text: str) -> Any:
 
 def switch(label: str) -> Any:
     """Return a box to check."""
-    return make(widgets.Checkbox, label=label, look={"width": "auto"}, value=False, indent=False)
+    look = {"width": "auto", "margin": "2px 2px 2px 8px"}
+    return make(widgets.Checkbox, label=label, look=look, value=False, indent=False)
 
 
 def button(text: str, tooltip: str, icon: str = "") -> Any:

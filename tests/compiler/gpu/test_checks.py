@@ -1,0 +1,56 @@
+"""On a GPU: checks of edits whose inputs and results are of every type, and tuning of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fusec
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+]
+WIDE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+FEW_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
+INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool)
+
+
+def scaled(x: torch.Tensor, to: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows as another type, and what they were divided by."""
+    most = x.abs().amax(-1, keepdim=True).clamp(min=1e-6) / 64
+    return (x / most).to(to), most
+
+
+@pytest.fixture(autouse=True)
+def _afresh() -> None:
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("to", WIDE + FEW_BITS + INTEGERS, ids=str)
+def test_results_of_every_type_are_checked(to: torch.dtype) -> None:
+    if to in (torch.uint8, torch.bool):
+        x = torch.rand(33, 500, device="cuda")  # what is below 0 is undefined in them
+    else:
+        x = torch.randn(33, 500, device="cuda")
+    compiled = fusec.compile(lambda x: scaled(x, to), tuned=False, keep_inputs=True)
+    compiled(x)
+    (graph,) = compiled.graphs
+    (kernel,) = graph.kernels
+    assert graph.check(kernel, kernel.source + "\n# the same\n", timed=False).ok
+    wrong = kernel.source.replace("64.0", "63.0") if "64.0" in kernel.source else ""
+    if wrong:
+        assert not graph.check(kernel, wrong, timed=False).ok
+
+
+@pytest.mark.parametrize("dtype", FEW_BITS + INTEGERS[:4], ids=str)
+def test_inputs_of_every_type_are_checked_and_tuned(dtype: torch.dtype) -> None:
+    x = (torch.randn(64, 1024, device="cuda") * 8).to(dtype)
+    compiled = fusec.compile(lambda x: x.float().sin().to(dtype), tuned=False, keep_inputs=True)
+    compiled(x)
+    (graph,) = compiled.graphs
+    (kernel,) = graph.kernels
+    assert graph.check(kernel, kernel.source + "\n# the same\n", timed=False).ok
+    run = graph.tune(kernel, budget=2.0, progress=None, stop=None)
+    assert any(trial.timing is not None for trial in run.trials)
+    assert torch.equal(compiled(x).float(), x.float().sin().to(dtype).float())

@@ -20,6 +20,7 @@ from fusec.targets.cpp.plan.deinterleave import _casts, _neighbors
 from fusec.targets.cpp.plan.facts import Facts
 from fusec.targets.cpp.plan.row_reuse import _indices, _seldom_changes, _sources
 from fusec.targets.cpp.text.reductions import combined
+from fusec.targets.cpp.text.writer import wrap
 from support.decisions import runs
 from support.triton_bodies import F32, at, axes, buffer
 
@@ -257,3 +258,26 @@ def test_places_that_seldom_change(size: int, divisor: int, seldom: bool) -> Non
     body = Body((i, j), (), (Store("out", at(i, j), picked),))
     facts = Facts(body, {n: buffer(n, (size, 8)) for n in ("x", "out")})
     assert _seldom_changes(facts, key, i) is seldom
+
+
+# -- long lines -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("short", ["short"]),
+        ("x" * 30, ["x" * 30]),  # nothing to break it at
+        ("x" * 30 + " y", ["x" * 30 + " y"]),
+        ("a23456789 + c23456789", ["a23456789", "    + c23456789"]),
+        ("a23456789 * b2 + c23", ["a23456789 * b2 + c23"]),
+        ("a23456789 * b2 + c234", ["a23456789 * b2", "    + c234"]),
+        ("f(a2345678, b2 + c234)", ["f(a2345678,", "    b2 + c234)"]),
+        ("// words of a comment that goes on", ["// words of a", "// comment that goes", "// on"]),
+    ],
+)
+def test_where_lines_are_broken(text: str, lines: list[str]) -> None:
+    assert wrap(text, 20) == lines
+    marked = wrap(text, 22, " \\")
+    assert all(len(line) <= 22 or " " not in line.strip() for line in marked)
+    assert all(line.endswith(" \\") for line in marked[:-1])

@@ -17,9 +17,10 @@ from fusec.targets.triton.plan import choices
 from fusec.targets.triton.plan.choice import known, power_of_two
 from fusec.targets.triton.plan.phases import fills_tile, size_of
 from fusec.targets.triton.plan.reduction_facts import stores_rows, walked_axes
-from fusec.targets.triton.plan.tiling import times_reach
+from fusec.targets.triton.plan.tiling import by_stride, times_reach
 from fusec.targets.triton.rewrite.word_operands import _constant, _field
 from fusec.targets.triton.text.block import is_often_zero
+from fusec.targets.triton.text.expressions import number
 from fusec.targets.triton.toolchain.lines import ptx_by_line, sass_by_line
 from support.decisions import runs
 from support.triton_bodies import F32, at, axes, buffer
@@ -296,3 +297,49 @@ def test_instructions_by_line() -> None:
         12: ["LDG.E R2, [R2.64]"],
         13: ["@!P0 IADD3 R3, R2, 0x1, RZ", "EXIT"],
     }
+
+
+# -- constants --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "text"),
+    [
+        (1, torch.bool, "True"),
+        (0.0, torch.bool, "False"),
+        (7, I32, "7"),
+        (-7.0, I64, "-7"),
+        (float("nan"), F32, 'float("nan")'),
+        (float("inf"), F32, 'float("inf")'),
+        (float("-inf"), F32, '-float("inf")'),
+        (2, F32, "2.0"),
+        (0, F32, "0.0"),
+        (-0.0, F32, "tl.full([], -(2**31), tl.int32).to(tl.float32, bitcast=True)"),
+        (-0.0, torch.float64, "tl.full([], -(2**63), tl.int64).to(tl.float64, bitcast=True)"),
+        (0.1, torch.float64, "tl.full([], 0.1, tl.float64)"),
+        (0.5, torch.float64, "0.5"),
+    ],
+)
+def test_constants(value: float, dtype: torch.dtype, text: str) -> None:
+    assert number(value, dtype).text == text
+
+
+# -- axes by what they step over --------------------------------------------------------------
+
+
+def test_axes_from_the_slowest() -> None:
+    i, j, k = axes(4, 6, 5)
+    x, buffers = ops.load("x", at(k, i, j), F32), {"x": buffer("x", (5, 4, 6))}
+
+    def order(value: Node, index: tuple[Expr, ...], shape: tuple[int, ...]) -> str:
+        body = Body((i, j, k), (), (Store("y", index, value),))
+        found = by_stride(body, {**buffers, "y": buffer("y", shape)}, body.axes)
+        return "".join("ijk"[(i, j, k).index(axis)] for axis in found)
+
+    assert order(x, at(i, j, k), (4, 6, 5)) == "ijk", "a store before a load of the same size"
+    assert order(x, at(j, i, k), (6, 4, 5)) == "jik"
+    assert order(x, at(i, j), (4, 6)) == "kij", "it says nothing of k"
+    turned = ops.load("x", (Expr.of(k), Expr.of(3) - Expr.of(i), Expr.of(j)), F32)
+    assert order(turned, at(i, j), (4, 6)) == "kij"
+    folded = ops.load("x", (Expr.of(k) // 2, *at(i, j)), F32)
+    assert order(folded, at(i, j), (4, 6)) == "ijk", "nothing is known: as they were"

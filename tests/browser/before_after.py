@@ -1,7 +1,7 @@
 """The pictures of docs/workbench.md: at the left what was before, at the right the same cells now.
 
 ``python tests/browser/before_after.py`` keeps the left halves and takes the right ones anew, in a
-JupyterLab of 1200 x 700 pixels; the rule for noise comes from the gallery, which has to be there.
+JupyterLab of 1200 x 700 pixels. Not that of the rule for noise, whose times are made up.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ CELLS = [
 ]
 SHOWN = {"card": (3, "dark"), "triton": (5, "light"), "step": (7, "light")}
 PLACE = (39, 91, 1161, 669)  # of the notebook on the page
-NOISE = ("edit-passed-dark-narrow", "tuned-dark-narrow")
 
 
 def beside(name: str, now: Image.Image) -> None:
@@ -90,13 +89,6 @@ def main() -> None:
             take("reopened", 0, "light")
             notebook.close()
         browser.close()
-    parts = [Image.open(SCREENSHOTS / "gallery" / f"{name}.png") for name in NOISE]
-    noise = Image.new("RGB", (parts[0].width, sum(part.height for part in parts)))
-    top = 0
-    for part in parts:
-        noise.paste(part, (0, top))
-        top += part.height - 14
-    beside("noise", noise)
 
 
 if __name__ == "__main__":

@@ -225,7 +225,7 @@ def _shown_words(summary: Summary) -> list[str]:
 def _listings(summary: Summary) -> dict[str, KernelListing]:
     """Return the kernels' listings by name; together no more than ``MOST_LINES``."""
     left, found = MOST_LINES, {}
-    for kernel in summary.kernels:
+    for kernel in summary.reading:
         # Of each at least its beginning: the rest is a click or a name away.
         listing = kernel_listing(kernel, summary.filename, max(left, HEAD_LINES))
         found[kernel.name] = listing

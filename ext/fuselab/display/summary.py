@@ -98,6 +98,11 @@ class Summary:
         return max(self.kernels, key=lambda kernel: cost[kernel.name], default=None)
 
     @property
+    def reading(self) -> list[KernelView]:
+        """The kernels in the order in which one reads them: the main one, then as they run."""
+        return sorted(self.kernels, key=lambda kernel: kernel is not self.main)
+
+    @property
     def bound(self) -> str:
         """What bounds the cell, in a sentence."""
         parts = {k.name: k.time for k in self.kernels if k.time}

@@ -79,7 +79,8 @@ def report(findings: list[DoctorFinding], *, as_json: bool = False) -> str:
     lines.append(
         "Fused cells run here."
         if not lacks
-        else f"{lacks} {'thing is' if lacks == 1 else 'things are'} missing: see the arrows."
+        else f"{lacks} {'thing is' if lacks == 1 else 'things are'} missing (LACKS): do what the"
+        " arrow below says."
     )
     return "\n".join(lines)
 

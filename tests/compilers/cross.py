@@ -88,10 +88,38 @@ def run(folder: Path, *command: str) -> None:
         raise AssertionError(done.stderr[-3000:])
 
 
+# What Python.h is told of Windows, where it is no file that a build on Linux leaves behind.
+WINDOWS = """\
+#include <io.h>
+#define MS_WINDOWS
+#define MS_WIN32
+#define MS_WIN64
+#define NT_THREADS
+#define HAVE_SYS_TYPES_H 1
+#define HAVE_SYS_STAT_H 1
+#define SIZEOF_SHORT 2
+#define SIZEOF_INT 4
+#define SIZEOF_LONG 4
+#define SIZEOF_LONG_LONG 8
+#define SIZEOF_VOID_P 8
+#define SIZEOF_SIZE_T 8
+#define SIZEOF_TIME_T 8
+#define SIZEOF_WCHAR_T 2
+#define SIZEOF_PID_T 4
+#define ALIGNOF_MAX_ALIGN_T 8
+#define HAVE_PY_SSIZE_T 1
+typedef __int64 Py_ssize_t;
+#define PY_SSIZE_T_MAX 0x7fffffffffffffffLL
+"""
+
+
 def compile_native(target: Target, folder: Path) -> None:
     """Compile the native part of a call for a target, against the headers of this Python."""
     here = Path(native.__file__).parent
-    include = sysconfig.get_path("include")
+    include = Path(sysconfig.get_path("include"))
+    if "windows" in target.triple:
+        include = Path(shutil.copytree(include, folder / "include"))
+        (include / "pyconfig.h").write_text(WINDOWS)
     command = ("c++", "-target", target.triple, "-std=c++17", "-O2", "-w", f"-I{include}")
     for sources in (native._CALLS, native._DEVICE):
         text = "\n".join((here / name).read_text() for name in sources)

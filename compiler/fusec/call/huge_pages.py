@@ -11,7 +11,6 @@ it.  ``native/memory.cpp`` is the pool.  Where it cannot be built, memory is tor
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +19,9 @@ from typing import Any, TypeVar
 import torch
 
 from fusec.build.torch_library import torch_flags
+from fusec.call.native_part import NativePart, build_with_torch
 from fusec.codegen.host_values import LARGE_BYTES
 from fusec.systems import this_system
-from fusec.toolchain.build import build
 from fusec.toolchain.children import Children
 from fusec.toolchain.loading import load_library
 
@@ -50,45 +49,11 @@ class Pool:
     count: Callable[[Any, Any], None]
 
 
-_preparing = threading.Lock()
-_pool: Pool | None = None
-_problem = ""
-
-
-def prepare(children: Children) -> None:
-    """Build the pool, once a machine, or find it built; every thread's calls use it from then.
-
-    Waits for another thread that does so.
-
-    Args:
-        children: Has the compiler while it runs.
-    """
-    global _pool, _problem
-    with _preparing:
-        if _pool is not None or _problem:
-            return
-        try:
-            found = _load(children)
-            found.limit(POOLED_BYTES, _most(), KEPT_SECONDS)
-        except KeyboardInterrupt:
-            _problem = "the process ends"
-        except Exception as error:
-            # Large tensors cost more without it, and nothing else changes.
-            _problem = f"{type(error).__name__}: {error}"
-        else:
-            _pool = found
-
-
-def problem() -> str:
-    """Return why there is no pool; empty where there is one, or not yet."""
-    return _problem
-
-
 def pooled(run: Callable[[list[Any]], _Result]) -> Callable[[list[Any]], _Result]:
     """Return a host program that takes its large tensors' memory from the pool."""
 
     def call(inputs: list[Any]) -> _Result:
-        pool = _pool
+        pool = part.found
         if pool is None:
             return run(inputs)
         pool.enter()
@@ -108,7 +73,7 @@ def empty_large(
     The memory of one of ``codegen.host.LARGE_BYTES`` or more is in huge pages, where the system
     gives them on request: one fault in place of five hundred.
     """
-    pool = _pool
+    pool = part.found
     if pool is None:
         return _in_huge_pages(empty_cpu(shape, strides, dtype))
     pool.enter()
@@ -120,41 +85,39 @@ def empty_large(
 
 def release() -> None:
     """Give back all memory that is kept; tensors in use keep theirs."""
-    if _pool is not None:
-        _pool.limit(POOLED_BYTES, 0, KEPT_SECONDS)
-        _pool.limit(POOLED_BYTES, _most(), KEPT_SECONDS)
+    if (pool := part.found) is not None:
+        pool.limit(POOLED_BYTES, 0, KEPT_SECONDS)
+        pool.limit(POOLED_BYTES, _most(), KEPT_SECONDS)
 
 
 def counted() -> tuple[int, int]:
     """Return how many bytes tensors hold of the pool, and how many it keeps for the next ones."""
-    if _pool is None:
+    if part.found is None:
         return 0, 0
     held, kept = ctypes.c_size_t(), ctypes.c_size_t()
-    _pool.count(ctypes.byref(held), ctypes.byref(kept))
+    part.found.count(ctypes.byref(held), ctypes.byref(kept))
     return held.value, kept.value
 
 
 def _load(children: Children) -> Pool:
     if this_system().huge_pages() is None:
         raise NotImplementedError("only made for Linux")
-    # The first line makes another torch another text, so that it has a build of its own.
-    text = f"// torch {torch.__version__}\n" + (
-        Path(__file__).parent.joinpath("native", "memory.cpp").read_text()
-    )
+    source = Path(__file__).parent / "native" / "memory.cpp"
     flags = [*torch_flags("c10"), "-pthread"]
-    built = build(text, extra_flags=flags, kind="native", children=children)
-    library = load_library(built)
+    library = load_library(build_with_torch(source, flags, children))
     library.fusec_memory_install()
     # With Python's lock held, which costs less than to give it back.
     plain, size = ctypes.PYFUNCTYPE(None), ctypes.c_size_t
     limit = ctypes.PYFUNCTYPE(None, size, size, ctypes.c_double)
     count = ctypes.PYFUNCTYPE(None, ctypes.POINTER(size), ctypes.POINTER(size))
-    return Pool(
+    found = Pool(
         plain(("fusec_memory_enter", library)),
         plain(("fusec_memory_leave", library)),
         limit(("fusec_memory_limit", library)),
         count(("fusec_memory_count", library)),
     )
+    found.limit(POOLED_BYTES, _most(), KEPT_SECONDS)
+    return found
 
 
 def _most() -> int:
@@ -170,4 +133,6 @@ def _in_huge_pages(made: torch.Tensor) -> torch.Tensor:
     return made
 
 
-__all__ = ["counted", "empty_cpu", "empty_large", "pooled", "prepare", "problem", "release"]
+part = NativePart(_load)
+
+__all__ = ["counted", "empty_cpu", "empty_large", "part", "pooled", "release"]

@@ -1,10 +1,14 @@
-"""Calls that TorchDynamo takes apart, although eager refuses them as a whole.
+"""Calls of tensors' methods that TorchDynamo gets wrong, whichever backend is asked.
 
+It takes some apart, although eager refuses them as a whole.
 ``addcdiv`` of integers is an error in eager; TorchDynamo writes a division, a product and a sum in
 its place, each of which is fine.  It does so to keep a factor that is a tensor from breaking the
 graph.  Of integers such a call is left whole, so that fake tensors refuse it, or
 ``graph/refusals/calls.py``.  They do for whichever backend is asked; no call of other types, and
 none that eager computes but ``addcmul_`` of integers, is captured in another way.
+
+After ``y.t_()`` it goes on with the shape and the strides that ``y`` had before: ``y.shape`` was
+wrong, and whatever was made of it.  They are looked up again.
 """
 
 from __future__ import annotations
@@ -16,6 +20,10 @@ from typing import Any
 import torch
 
 _METHODS = ("addcdiv_", "addcmul_")
+# What gives a tensor another shape, or other strides, in place.
+_RESHAPES = frozenset(
+    "as_strided_ swapaxes_ swapdims_ squeeze_ t_ transpose_ unsqueeze_ resize_ resize_as_".split()
+)
 
 
 @functools.cache
@@ -31,6 +39,22 @@ def install() -> None:
         method: Any = getattr(TensorVariable, f"method_{name}", None)
         if method is not None:
             setattr(TensorVariable, f"method_{name}", _unless_integers(method, 2))
+    handles: Any = TensorVariable.call_method
+    TensorVariable.call_method = _and_looks_again(handles)  # type: ignore[method-assign]
+
+
+def _and_looks_again(call_method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return TorchDynamo's handler of methods, after which a tensor has the shape that it got."""
+
+    @functools.wraps(call_method)
+    def call(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        result = call_method(self, tx, name, *args, **kwargs)
+        if name not in _RESHAPES:
+            return result
+        self.synchronize_attributes(tx)
+        return self  # as eager does; the result would be known by itself, and its shape as well
+
+    return call
 
 
 def _unless_integers(decompose: Callable[..., Any], factors: int) -> Callable[..., Any]:

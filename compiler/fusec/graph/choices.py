@@ -68,7 +68,8 @@ def innermost_channels_pay(result: torch.Tensor, weight: torch.Tensor, groups: o
     By oneDNN in float32, and in bfloat16 where the processor multiplies it (ResNet-50's 57 ms
     instead of 69, their gradients 91 instead of 103); by cuDNN in half precision: on an H200 and in
     bfloat16 the 7 x 7 windows of each channel by itself take 70 us instead of 300, ResNet-50's
-    convolutions half of what they take with the reordering.
+    convolutions half of what they take with the reordering.  With no more than SSE4.1 oneDNN takes
+    1.5 times as long with them innermost.
 
     Args:
         result: What the convolution yields, or its gradient.
@@ -81,7 +82,7 @@ def innermost_channels_pay(result: torch.Tensor, weight: torch.Tensor, groups: o
         return False
     if is_gpu(result.device):
         return result.dtype in _HALVES and (groups == 1 or weight.shape[1] == 1)
-    if groups != 1 or result.device.type != "cpu":
+    if groups != 1 or result.device.type != "cpu" or current_machine().isa == "sse2":
         return False
     if result.dtype == torch.bfloat16:
         return not multiplies_slowly(result.dtype)

@@ -186,8 +186,6 @@ class Expr(Polynomial[Atom]):
         known = right.constant
         if known is not None:
             return self if known == 1 else self.scaled(known)
-        if self.constant is not None:
-            return right * self
         return _join_remainders(self.times(right))
 
     __rmul__ = __mul__

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import functools
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,11 +29,13 @@ from fusec.inspect.planner import Call
 from fusec.memory.strided import clone_strided
 from fusec.packages.errors import CannotPackage
 from fusec.packages.runtime.structure import flatten, names_of
+from fusec.packages.stores import noted, noting
 
 PLAIN = (bool, int, float, str, type(None))
-# What Python code does when it changes more than its own variables.
+# What Python code does when it changes more than its own variables; what it sets attributes to is
+# looked at.
 _CHANGES = frozenset(
-    "STORE_ATTR STORE_SUBSCR STORE_SLICE STORE_GLOBAL STORE_NAME STORE_DEREF DELETE_ATTR "
+    "STORE_SUBSCR STORE_SLICE STORE_GLOBAL STORE_NAME STORE_DEREF DELETE_ATTR "
     "DELETE_SUBSCR DELETE_GLOBAL DELETE_DEREF".split()
 )
 _CHANGING = frozenset(
@@ -315,14 +318,15 @@ class _Watch:
         found.apply_defaults()
         parameters = function.__code__.co_varnames[: parameter_count(function.__code__)]
         space = {**fast.space, **_setters(fast.space, compiled._name()), fast.name: spy}
-        run_code = FunctionType(
-            fast.function.__code__, space, code.co_name, None, fast.function.__closure__
-        )
+        noting_code, notes = noting(fast.function.__code__)
+        run_code = FunctionType(noting_code, space, code.co_name, None, fast.function.__closure__)
         try:
             result = run_code(*[found.arguments[name] for name in parameters])
         finally:
             if fast.name not in known:  # else the short path of calls uses it
                 fast.forget()
+        for owner, attribute, value in noted(space, notes):
+            _expect_same(compiled._name(), owner, attribute, value)
         if len(given) != 1:
             return None
         measured = sum(each.argval == "call_size" for each in dis.get_instructions(code))
@@ -377,21 +381,22 @@ def rebuilt(form: Any, leaves: Iterator[Any]) -> Any:
 
 def _setters(space: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return stand-ins for torch's helpers, which set no attribute to another value."""
-
-    def expect_same(owner: object, attribute: str, value: object) -> None:
-        before = getattr(owner, attribute, _setters)
-        plain = type(before) is type(value) and isinstance(value, PLAIN) and before == value
-        if before is not value and not plain:
-            raise CannotPackage(
-                f"{name} sets {type(owner).__name__}.{attribute} beside its result",
-                "return it instead: a package holds no Python",
-            )
-
     found = {}
     for key, module in list(space.items()):
         if hasattr(module, _SETS) and ("_dynamo" in key or "fusec" in key):
+            expect_same = functools.partial(_expect_same, name)
             found[key] = SimpleNamespace(**{**vars(module), _SETS: expect_same})
     return found
+
+
+def _expect_same(name: str, owner: object, attribute: str, value: object) -> None:
+    before = getattr(owner, attribute, _setters)
+    plain = type(before) is type(value) and isinstance(value, PLAIN) and before == value
+    if before is not value and not plain:
+        raise CannotPackage(
+            f"{name} sets {type(owner).__name__}.{attribute} beside its result",
+            "return it instead: a package holds no Python",
+        )
 
 
 # -- inputs and result --------------------------------------------------------------------------

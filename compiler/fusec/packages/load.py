@@ -132,8 +132,16 @@ class TorchTensors:
         begin = value.data_ptr()
         return begin, begin + bytes_of(value.shape, value.stride()) * value.element_size()
 
-    def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+    def view(
+        self,
+        value: Any,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        offset: int,
+        dtype: str = "",
+    ) -> Any:
         """Return a view, from the tensor's own first element."""
+        value = value.view(_DTYPES[dtype]) if dtype else value
         return value.as_strided(shape, strides, value.storage_offset() + offset)
 
     def copy(self, value: Any) -> Any:
@@ -237,9 +245,16 @@ class _TensorsOnGpu(TorchTensors):
             self._weights[id(value)] = found.copy_(value)
         return found
 
-    def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+    def view(
+        self,
+        value: Any,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        offset: int,
+        dtype: str = "",
+    ) -> Any:
         """Return a view."""
-        return super().view(self._there(value), shape, strides, offset)
+        return super().view(self._there(value), shape, strides, offset, dtype)
 
     def copy(self, value: Any) -> Any:
         """Return a copy that lies in memory alike."""

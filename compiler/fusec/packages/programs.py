@@ -401,18 +401,19 @@ class _Plain:
 
     def _view(self, ref: TensorRef) -> dict[str, Any]:
         buffer = self.source.buffers[ref.buffer]
-        if ref.dtype != buffer.dtype:
+        if ref.dtype.itemsize != buffer.dtype.itemsize:
             raise CannotPackage(f"{self.captured.name} reads {buffer.dtype} as {ref.dtype}")
         number = self._buffer(ref.buffer)
-        same = ref.shape == buffer.shape and ref.strides == buffer.strides
-        if same and ref.offset.constant == 0 and not ref.apart:
+        if ref.is_all_of(buffer):
             return {"buffer": number}
-        return {
+        found = {
             "buffer": number,
             "shape": [expression(size) for size in ref.shape],
             "strides": [expression(stride) for stride in ref.strides],
             "offset": expression(ref.offset),
         }
+        bits = ref.dtype != buffer.dtype  # the same bytes, read as another type
+        return {**found, "dtype": dtype_name(ref.dtype)} if bits else found
 
     # -- outputs ----------------------------------------------------------------------------
 

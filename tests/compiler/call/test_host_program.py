@@ -10,6 +10,7 @@ import torch
 
 import fusec
 from fusec.call import huge_pages as memory
+from fusec.call import native
 from fusec.codegen.common.signatures import identifier
 from fusec.codegen.host_program import function_of_buffers
 from fusec.ir.program import Extern
@@ -119,8 +120,8 @@ def test_large_tensors_are_asked_for_in_huge_pages(monkeypatch: pytest.MonkeyPat
     def advise(begin: int, size: int) -> None:
         asked.append((begin, size))
 
-    monkeypatch.setattr(memory, "_pool", None)  # as where it cannot be built
-    monkeypatch.setattr(memory, "prepare", lambda: None)
+    native.types(wait=True)
+    monkeypatch.setattr(memory.part, "found", None)  # as where it cannot be built
     monkeypatch.setattr(type(this_system()), "huge_pages", lambda system: advise)
     small, large = torch.randn(1000), torch.randn(9 << 20)
     fusec.compile(lambda x: x + 1)(small)

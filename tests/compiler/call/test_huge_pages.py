@@ -25,7 +25,7 @@ SIZE = 4 * COUNT
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
     native.types(wait=True)
-    assert not memory.problem()
+    assert not memory.part.problem
     release()
     yield
     release()
@@ -113,7 +113,7 @@ def test_more_than_there_is_fails_as_ever() -> None:
 
 
 def test_no_more_is_kept_than_allowed() -> None:
-    pool = memory._pool
+    pool = memory.part.found
     assert pool is not None
     pool.limit(POOLED_BYTES, 2 * SIZE, 10.0)
     tensors = [make() for _ in range(4)]
@@ -124,7 +124,7 @@ def test_no_more_is_kept_than_allowed() -> None:
 
 
 def test_what_nobody_asks_for_is_given_back() -> None:
-    pool = memory._pool
+    pool = memory.part.found
     assert pool is not None
     pool.limit(POOLED_BYTES, 1 << 30, 0.2)
     held = make()

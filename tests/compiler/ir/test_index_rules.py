@@ -62,6 +62,10 @@ def test_numbers_stand_on_either_side() -> None:
     assert (I - J, J - I) == (I + J * -1, -(I - J))
     assert (I * 1, I * 0, I * Expr.of(2), Expr.of(2) * I) == (I, 0, I + I, I + I)
     assert (I + J) * (I - J) == I * I - J * J
+    assert all(each is I for each in (I * 1, 1 * I, I + 0, 0 + I, I - 0))
+    assert Expr.of(3) * (I // 7 * 7 + J) + I % 7 * 3 == I * 3 + J * 3
+    assert all(each.is_affine_in(one(I)) for each in (I, I * J, J, I * 3 + J // 2))
+    assert not any(each.is_affine_in(one(I)) for each in (I * I, J + I // 3, I % 3, I * I * J))
     assert repr(7 // (I + 1)) == "(7 // (i + 1))"
     assert 7 // (J + 8) == 0
     assert (I // 100, I % 100) == (0, I)

@@ -238,8 +238,8 @@ def test_kernels_called_by_hand() -> None:
 
 def test_the_two_forms_of_the_check_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the native form cannot be built, Python sees the same."""
-    assert not capsule.problem()
-    monkeypatch.setattr(capsule, "_exchange", None)
+    assert not capsule.part.problem
+    monkeypatch.setattr(capsule.part, "found", None)
     compiled = fusec.compile(product)
     for make in (plain, VALUES["negated"], VALUES["zero tensor"], plain):
         for _ in range(3):

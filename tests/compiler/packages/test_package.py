@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import namedtuple
 from pathlib import Path
+from types import FunctionType
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from fusec.packages.binaries import default_names
 from fusec.packages.errors import CannotPackage
 from fusec.packages.runtime import CannotRun, KernelStopped, NoSpecialization
 from fusec.packages.runtime import load as load_alone
+from fusec.packages.stores import noted, noting
 
 PLAIN = default_names()[-1:]  # one binary is enough, and the plainest runs everywhere
 
@@ -342,3 +345,77 @@ def test_autocast_does_not_reach_a_package(tmp_path):
     _, loaded = packaged(model, [(x,)], tmp_path)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert loaded(x).dtype == torch.float32
+
+
+class Holder:
+    mark = ""
+
+
+HOLDER = Holder()
+
+
+def test_what_is_set_as_it_was_is_no_change(tmp_path):
+    def marks(x):
+        HOLDER.mark = "same"
+        return x.sin()
+
+    def keeps(x):
+        HOLDER.mark = x
+        return x.sin()
+
+    x = torch.randn(8)
+    _, loaded = packaged(marks, [(x,)], tmp_path)
+    alike(loaded(x), x.sin())
+    with pytest.raises(CannotPackage, match=r"sets Holder\.mark beside its result"):
+        packaged(keeps, [(x,)], tmp_path)
+
+
+def test_what_code_sets_is_noted_and_not_done():
+    many = "; ".join(f"o.n{i}" for i in range(300))  # names beyond a byte
+    text = (
+        f"def f(o, v):\n    {many}\n    o.first = v\n    v.other = o.n7 = [v]\n    return o.n299\n"
+    )
+    space = {}
+    exec(text, space)
+    code, notes = noting(space["f"].__code__)
+    assert list(notes.values()) == ["first", "other", "n7"]
+    owner, value = Mock(), Mock()
+    before = owner.n7
+    ran = {"__builtins__": {}}
+    assert FunctionType(code, ran)(owner, value) is owner.n299
+    found = list(noted(ran, notes))
+    assert found[0] == (owner, "first", value)
+    assert found[1][:2] == (value, "other")
+    assert found[2] == (owner, "n7", [value])
+    assert owner.n7 is before
+    assert space["f"](owner, value) is owner.n299
+    assert owner.n7 == [value]
+
+
+def whole_bits(x):
+    return (x.view(torch.int32) & 0x7FFFFFFF).view(torch.float32)
+
+
+def bits_of_a_part(x):
+    return (x + 1)[1:, ::2].view(torch.int32), x.view(torch.int32).T
+
+
+def bits_multiplied(x):
+    return (x.view(torch.int32) ^ 0).view(torch.float32) @ x.T
+
+
+@pytest.mark.parametrize("function", [whole_bits, bits_of_a_part, bits_multiplied])
+def test_bits_read_as_another_type(tmp_path, function):
+    said, loaded = packaged(function, [(torch.randn(4, 6),)], tmp_path)
+    assert not any(said.needs_torch.values())
+    x = torch.randn(4, 6)
+    expected = function(x)
+    alone = load_alone(tmp_path / "it.fuse")(x.numpy())
+    for found in (loaded(x), alone):
+        for one, other in zip(
+            found if isinstance(found, tuple) else [found],
+            expected if isinstance(expected, tuple) else [expected],
+            strict=True,
+        ):
+            assert torch.as_tensor(one).dtype == other.dtype
+            alike(one, other)

@@ -25,7 +25,7 @@ from fusec.toolchain.build import build
 from fusec.toolchain.children import Children
 from fusec.toolchain.loading import load_library
 
-_SHARED = ("tensors.cpp", "inputs.cpp")  # in the order of their use, as the two below
+_SHARED = ("tensors.cpp", "system.cpp", "inputs.cpp")  # in the order of their use, as the two below
 _CALLS = (*_SHARED, "results.cpp", "program.cpp", "entry.cpp", "dispatcher.cpp")
 _DEVICE = (
     *_SHARED,
@@ -81,7 +81,7 @@ def prepare_memory() -> None:
     global _memory_thread
     with _lock:
         if _memory_thread is None:
-            _memory_thread = _started("fusec-memory", memory.prepare, _children)
+            _memory_thread = _started("fusec-memory", memory.part.prepare, _children)
 
 
 def prepare(*, awaited: bool = False) -> None:
@@ -159,12 +159,12 @@ def _end(thread: threading.Thread, process: int) -> None:
 def _prepare(awaited: bool) -> None:
     global _types, _device_types, _problem
     try:
-        memory.prepare(_children)
+        memory.part.prepare(_children)
         if not awaited:
             # This thread, and the compiler that it starts, give way to what somebody waits for.
             this_system().give_way()
-        capsule.prepare(_children)
-        products.prepare(_children)
+        capsule.part.prepare(_children)
+        products.part.prepare(_children)
         made = NativeTypes(*_load(_CALLS, "fusec_native_types")())
         if torch.cuda.is_available():
             _device_types = _load_device(made)

@@ -11,47 +11,21 @@ import torch
 from fusec.build.python_headers import python_flags, python_name
 from fusec.build.torch_library import torch_flags
 from fusec.call.dlpack import dlpack_device
+from fusec.call.native_part import NativePart, build_with_torch
 from fusec.devices import CPU, GPU
-from fusec.toolchain.build import build
 from fusec.toolchain.children import Children
 from fusec.toolchain.loading import load_library
-
-_exchange: Any = None
-_problem = ""
 
 
 def exchange() -> Any:
     """Return the capsule that tells native code of readable tensors; None where there is none."""
-    return _exchange
-
-
-def problem() -> str:
-    """Return why there is no native form; empty where there is one, or not yet."""
-    return _problem
-
-
-def prepare(children: Children) -> None:
-    """Build the native form, once a machine, or find it built.
-
-    Args:
-        children: Has the compiler while it runs.
-    """
-    global _exchange, _problem
-    try:
-        _exchange = _load(children)
-    except Exception as error:
-        # Calls cost more without it, and nothing else changes.
-        _problem = f"{type(error).__name__}: {error}"
+    return part.found
 
 
 def _load(children: Children) -> Any:
-    # The first line makes another torch or Python another text, so that it has a build of its own.
-    text = f"// torch {torch.__version__}, {python_name()}\n" + (
-        Path(__file__).with_name("readable.cpp").read_text()
-    )
+    source = Path(__file__).with_name("readable.cpp")
     flags = [*python_flags(), *torch_flags("c10")]
-    built = build(text, extra_flags=flags, kind="native", children=children)
-    library = load_library(built)
+    library = load_library(build_with_torch(source, flags, children, also=f", {python_name()}"))
     make = ctypes.PYFUNCTYPE(
         ctypes.py_object,
         *(ctypes.py_object, ctypes.py_object),
@@ -76,4 +50,6 @@ def _place() -> int:
     raise NotImplementedError("this torch keeps its tensors elsewhere")
 
 
-__all__ = ["exchange", "prepare", "problem"]
+part = NativePart(_load)
+
+__all__ = ["exchange", "part"]

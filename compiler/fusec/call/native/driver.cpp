@@ -2,8 +2,6 @@
 // driver's library when it is there: nothing is linked and no header of CUDA's is read, so that
 // what follows is built on every machine. See tensors.cpp for what these files are.
 
-#include <dlfcn.h>
-
 namespace {
 
 using DeviceAddress = unsigned long long;
@@ -60,7 +58,7 @@ struct Driver {
 
 template <typename Function>
 bool look_up(void* library, const char* name, Function** out) {
-  *out = reinterpret_cast<Function*>(dlsym(library, name));
+  *out = reinterpret_cast<Function*>(function_of(library, name));
   if (!*out) PyErr_Format(PyExc_OSError, "the CUDA driver has no %s", name);
   return *out != nullptr;
 }
@@ -77,8 +75,8 @@ PyObject* driver_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
   const char* path;
   int chaining = kMeasured;
   if (!PyArg_ParseTuple(arguments, "s|i", &path, &chaining)) return nullptr;
-  void* library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
-  if (!library) return PyErr_Format(PyExc_OSError, "%s", dlerror());
+  void* library = open_library(path);
+  if (!library) return nullptr;
   auto* self = reinterpret_cast<Driver*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   bool ok = look_up(library, "cuLaunchKernel", &self->launch) &&

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from fusec.build.torch_library import torch_flags
+from fusec.call.native_part import NativePart, build_with_torch
 from fusec.ir.body import Buffer
 from fusec.ir.index import Expr
 from fusec.ir.program import Extern, TensorRef
-from fusec.toolchain.build import build
 from fusec.toolchain.children import Children
 from fusec.toolchain.loading import load_library
 
@@ -27,8 +27,6 @@ _PRODUCTS = (_aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.bad
 _ADDING = _PRODUCTS[2:]
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  # in that of ``kTypes``
 _DIMS = 3
-_functions: Functions | None = None
-_problem = ""
 
 
 @dataclass(frozen=True)
@@ -74,29 +72,10 @@ class NativeProduct:
     operations: int
 
 
-def prepare(children: Children) -> None:
-    """Build the library, once a machine, or find it built.
-
-    Args:
-        children: Has the compiler while it runs.
-    """
-    global _functions, _problem
-    try:
-        _functions = _load(children)
-    except Exception as error:
-        # Products cost more without it, and nothing else changes.
-        _problem = f"{type(error).__name__}: {error}"
-
-
-def problem() -> str:
-    """Return why there are no native products; empty where there are, or not yet."""
-    return _problem
-
-
 def failed() -> RuntimeError:
     """Return what this thread's last product, which did not return 0, would have raised."""
-    assert _functions is not None
-    return RuntimeError(_functions.problem().decode(errors="replace"))
+    assert part.found is not None
+    return RuntimeError(part.found.problem().decode(errors="replace"))
 
 
 def native_product(step: Extern, buffers: Mapping[str, Buffer]) -> NativeProduct | None:
@@ -106,7 +85,7 @@ def native_product(step: Extern, buffers: Mapping[str, Buffer]) -> NativeProduct
         step: The call.
         buffers: The program's.
     """
-    found = _functions
+    found = part.found
     if found is None or step.target not in _PRODUCTS or step.mutates or not step.outputs[0]:
         return None
     adds = step.target in _ADDING
@@ -177,11 +156,8 @@ def _broadcasts(added: Any, out: Any) -> bool:
 
 
 def _load(children: Children) -> Functions:
-    # The first line makes another torch another text, so that it has a build of its own.
-    source = Path(__file__).with_name("products.cpp").read_text()
-    text = f"// torch {torch.__version__}\n{source}"
-    flags = torch_flags("c10", "torch_cpu")
-    library = load_library(build(text, extra_flags=flags, kind="native", children=children))
+    source = Path(__file__).with_name("products.cpp")
+    library = load_library(build_with_torch(source, torch_flags("c10", "torch_cpu"), children))
     problem = ctypes.PYFUNCTYPE(ctypes.c_char_p)(("fusec_multiply_problem", library))
     return Functions(
         _address(library.fusec_multiply), _address(library.fusec_multiply_and_add), problem
@@ -192,4 +168,6 @@ def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-__all__ = ["NativeProduct", "failed", "native_product", "prepare", "problem"]
+part = NativePart(_load)
+
+__all__ = ["NativeProduct", "failed", "native_product", "part"]

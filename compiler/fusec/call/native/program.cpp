@@ -142,7 +142,7 @@ bool read_sizes(PyObject* shapes, size_t made, std::vector<int64_t>* out) {
 void* memory_of(size_t size) {
   size_t alignment = size >= kLargeScratch ? kHugePage : kAlignment;
   size_t rounded = (size + alignment - 1) / alignment * alignment;
-  void* memory = aligned_alloc(alignment, rounded);
+  void* memory = aligned_memory(alignment, rounded);
 #ifdef MADV_HUGEPAGE
   if (memory && size >= kLargeScratch) madvise(memory, rounded, MADV_HUGEPAGE);
 #endif
@@ -335,7 +335,7 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
         if (argument.kind != kInput) continue;
         int64_t number = PyLong_AsLongLong(given[argument.value]);
         if (number == -1 && PyErr_Occurred()) {
-          if (scratch != stack_scratch) free(scratch);
+          if (scratch != stack_scratch) free_aligned(scratch);
           return fail();
         }
         integers[argument.value] = number;
@@ -373,7 +373,7 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
     if (status) break;
   }
   if (thread) PyEval_RestoreThread(thread);
-  if (scratch != stack_scratch) free(scratch);
+  if (scratch != stack_scratch) free_aligned(scratch);
   if (status) {
     PyObject* nothing = PyObject_CallFunction(self->failed, "ni", (Py_ssize_t)which, status);
     Py_XDECREF(nothing);

@@ -1,14 +1,15 @@
 // What a call of compiled code costs is Python's bookkeeping: these files do that part natively.
 //
 // tensors.cpp     what a tensor is natively: where it is, and how it lies there
+// system.cpp      what the operating system is asked for
 // inputs.cpp      InputCheck: whether the inputs of a graph are what its kernels were compiled for
 // results.cpp     ResultCheck: whether an operator's result is what the kernels after it were told
 // program.cpp     Program: allocates outputs and runs the kernels of one graph, one after the other
 // entry.cpp       Entry: one compiled form of a function: what must hold for it, what to run then
 // dispatcher.cpp  Dispatcher: finds the entry that fits a call, or leaves it to the ordinary path
 //
-// These are compiled as one text, in this order. Another begins with the first two, for machines with
-// a GPU alone:
+// These are compiled as one text, in this order. Another begins with the first three, for machines
+// with a GPU alone:
 //
 // driver.cpp      Driver: the functions of the CUDA driver, looked up at run time
 // plan.cpp        Plan: what a call of a graph on a GPU does, and how the driver is told
@@ -24,7 +25,6 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>

@@ -101,6 +101,23 @@ def is_softmax_weight(node: Node) -> bool:
     )
 
 
+def never_positive(node: Node) -> bool:
+    """Whether this is at most 0, or NaN: ``-abs(x)``, ``-0.5 * x * x`` and the like."""
+    if not isinstance(node, Op) or not node.dtype.is_floating_point:
+        return False
+    if node.name == "neg":
+        return _never_negative(node.args[0])
+    return node.name == "mul" and any(
+        isinstance(factor, Const) and factor.value <= 0 and _never_negative(other)
+        for factor, other in (node.args, node.args[::-1])
+    )
+
+
+def _never_negative(node: Node) -> bool:
+    squared = isinstance(node, Op) and node.name == "mul" and node.args[0] == node.args[1]
+    return squared or (isinstance(node, Op) and node.name == "abs")
+
+
 def is_softmax_total(node: Node) -> bool:
     """Whether this is the sum of a row's weights: not below 1."""
     if not isinstance(node, Reduce):

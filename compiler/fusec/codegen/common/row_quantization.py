@@ -97,13 +97,11 @@ def _from_extremes(value: Node, extremes: set[Node]) -> set[Node]:
         node = stack.pop()
         if node in extremes:
             met = True
-        elif isinstance(node, Const) or node in path:
-            continue
-        elif isinstance(node, Cast) or (isinstance(node, Op) and node.name in _STEPS):
+        elif not isinstance(node, Const) and node not in path:
+            if not (isinstance(node, Cast) or (isinstance(node, Op) and node.name in _STEPS)):
+                return set()
             path.add(node)
             stack.extend(node.args)
-        else:
-            return set()
     return path if met else set()
 
 

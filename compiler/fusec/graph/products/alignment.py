@@ -151,8 +151,8 @@ def _may_gain(node: fx.Node) -> bool:
         len(tensors) == 3
         and is_gpu(tensors[0].device)
         and tensors[0].dtype in (torch.float16, torch.bfloat16)
-        and all(isinstance(size, int) and size > 1 for t in tensors for size in t.shape[-2:])
         and all(isinstance(size, int) for t in tensors for size in (*t.shape, *t.stride()))
+        and all(size > 1 for t in tensors for size in t.shape[-2:])
         and all(_has_rows(t) for t in tensors)
         and any(aligned(_distance(t)) != _distance(t) for t in tensors)
     )

@@ -87,8 +87,6 @@ class _Widening:
         if not any(_is_slow(node.meta.get("val")) for node in nodes):
             return 0
         for node in nodes:
-            if node.op != "call_function":
-                continue
             self.here = node
             if node.target in _CASTS:
                 self.cast(node)

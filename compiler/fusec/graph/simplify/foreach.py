@@ -69,7 +69,7 @@ def foreach_decompositions() -> dict[torch._ops.OperatorBase, Rule]:
     names = {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}
     for full in sorted(names):
         name = full.removeprefix("aten::")
-        if not name.startswith("_foreach_") or name.endswith("_"):
+        if not name.startswith("_foreach_"):
             continue
         single = name.removeprefix("_foreach_")
         function = _SPECIAL.get(single) or getattr(torch, single, None)

@@ -49,8 +49,15 @@ class Arrays(Protocol):
     def extent(self, value: Any) -> tuple[int, int]:
         """Return the first address of a tensor's memory and the one after the last."""
 
-    def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
-        """Return a view; strides and offset in elements."""
+    def view(
+        self,
+        value: Any,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        offset: int,
+        dtype: str = "",
+    ) -> Any:
+        """Return a view; strides and offset in elements, perhaps as another type of their size."""
 
     def copy(self, value: Any) -> Any:
         """Return a copy that lies in memory alike."""
@@ -177,10 +184,17 @@ class NumpyArrays:
         low, high = np.lib.array_utils.byte_bounds(value)
         return int(low), int(high)
 
-    def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+    def view(
+        self,
+        value: Any,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        offset: int,
+        dtype: str = "",
+    ) -> Any:
         """Return a view of an array's memory, whatever its own sizes."""
         size = value.itemsize
-        base = value
+        base = value = value.view(self._dtype(dtype)) if dtype else value
         if offset:
             flat = np.lib.stride_tricks.as_strided(value, (offset + 1,), (size,))
             base = flat[offset:]

@@ -229,10 +229,17 @@ class CudaArrays:
         size = bytes_of(value.shape, value.strides) * ITEM_BYTES[value.dtype]
         return value.address, value.address + size
 
-    def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+    def view(
+        self,
+        value: Any,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        offset: int,
+        dtype: str = "",
+    ) -> Any:
         """Return a view."""
         address = value.address + offset * ITEM_BYTES[value.dtype]
-        return DeviceArray(self.driver, value.dtype, shape, strides, address, value)
+        return DeviceArray(self.driver, dtype or value.dtype, shape, strides, address, value)
 
     def copy(self, value: Any) -> Any:
         """Return a copy that lies in memory alike."""

@@ -279,7 +279,7 @@ class Launch:
         last = sum((n - 1) * step for n, step in zip(wide, steps, strict=True))
         if min([offset, *shape, *strides]) < 0 or (0 not in shape and (0 in wide or within > last)):
             raise CannotRun(f"{self.program.name} has a view beyond its memory")
-        return lambda there: make(there[number], shape, strides, offset)
+        return lambda there: make(there[number], shape, strides, offset, view.dtype)
 
     def _output(self, value: Any) -> Callable[[list[Any]], Any]:
         if isinstance(value, View) and self.program.buffers[value.buffer].role == "weight":

@@ -71,6 +71,7 @@ class View:
         strides: In elements.
         offset: The first element, from the buffer's first one.
         whole: Whether it is the buffer as it is.
+        dtype: As which type of the same size its bytes are read; empty for the buffer's own.
     """
 
     buffer: int
@@ -78,6 +79,7 @@ class View:
     strides: tuple[Expression, ...]
     offset: Expression
     whole: bool
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -328,12 +330,15 @@ class _Inner:
         if reader.has("torch"):
             return Named(reader.text("torch"), reader.text("value"))
         number = reader.number("buffer", 0, len(self.buffers) - 1)
+        buffer = self.buffers[number]
         if not reader.has("shape"):
-            buffer = self.buffers[number]
             return View(number, buffer.shape, buffer.strides, 0, True)
         shape, strides = (_sizes(reader, name, self.names) for name in ("shape", "strides"))
         offset = expressions.check(reader.raw("offset"), self.names, place)
-        return View(number, shape, strides, offset, False)
+        dtype = reader.text("dtype") if reader.has("dtype") else ""
+        if dtype and ITEM_BYTES.get(dtype) != ITEM_BYTES[buffer.dtype]:
+            raise DamagedPackage(f"{place}: {buffer.dtype} is no {dtype[:40]!r}")
+        return View(number, shape, strides, offset, False, dtype)
 
     def steps(self, readers: Sequence[Reader]) -> tuple[Step, ...]:
         return tuple(

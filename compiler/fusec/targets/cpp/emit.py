@@ -9,7 +9,12 @@ import torch
 from fusec.codegen.common.c_language import head_lines, parameters, summarize
 from fusec.codegen.common.operation_count import count_operations
 from fusec.codegen.common.patterns import half_form, index_nodes, replace_values, use_one_plus
-from fusec.codegen.common.relaxed_maths import coarse_nodes, is_softmax_weight, relaxed_nodes
+from fusec.codegen.common.relaxed_maths import (
+    coarse_nodes,
+    is_softmax_weight,
+    never_positive,
+    relaxed_nodes,
+)
 from fusec.codegen.common.signatures import body_sizes, identifier, make_signature
 from fusec.codegen.common.traffic import read_bytes, written_bytes
 from fusec.helper_block import HEAD, INCLUDE
@@ -181,10 +186,12 @@ def _use_patterns(body: Body) -> Body:
 
 
 def _nonpositive_power(node: Node, done: Mapping[Node, Node]) -> Node | None:
-    """Return the weight of a softmax by a function for what is never above 0."""
+    """Return a power of what is never above 0 by the function for that."""
+    if not isinstance(node, Op) or node.name != "exp":
+        return None
     # A maximum of which infinities are replaced may be below what it is taken from.
-    direct = is_softmax_weight(node) and isinstance(node.args[0].args[1], Reduce)
-    if not direct or not isinstance(node, Op) or node.name != "exp":
+    weight = is_softmax_weight(node) and isinstance(node.args[0].args[1], Reduce)
+    if not weight and not never_positive(node.args[0]):
         return None
     return op("exp_nonpositive", (done[node.args[0]],), node.dtype)
 

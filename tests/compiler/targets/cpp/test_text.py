@@ -206,6 +206,33 @@ def test_one_plus_erf_is_as_good_as_the_sum() -> None:
     assert off[~above].max() < 2**-23
 
 
+@pytest.mark.parametrize(
+    ("function", "never_positive"),
+    [
+        (lambda x, y: torch.exp(-x.abs()), True),
+        (lambda x, y: torch.exp(-(x * x)), True),
+        (lambda x, y: torch.exp(x * x * -0.5), True),
+        (lambda x, y: torch.exp(x.abs() * -0.0), True),
+        (lambda x, y: torch.exp(x * x * 0.5), False),
+        (lambda x, y: torch.exp(-(x * y)), False),
+        (lambda x, y: torch.exp(x * -0.5), False),
+        (lambda x, y: torch.exp(x.abs()), False),
+    ],
+)
+def test_a_power_of_what_is_never_positive(
+    function: Callable[..., torch.Tensor], never_positive: bool
+) -> None:
+    special = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 3e38, 1e-40, 11.0, -9.0])
+    x = torch.cat([torch.linspace(-15, 15, 999), special])
+    y = x.flip(0)
+    compiled = fusec.compile(function)
+    actual = compiled(x, y)
+    (kernel,) = compiled.kernels.values()
+    assert ("fx_exp_nonpositive(" in kernel.source) == never_positive
+    # Eager's own argument, which is rounded as ours is; its exponential is not held to an error.
+    torch.testing.assert_close(actual, function(x, y), rtol=1e-6, atol=1e-44, equal_nan=True)
+
+
 def test_a_size_that_only_a_place_names_is_a_parameter() -> None:
     bench = Bench("shifted")
     shift, i = bench.size("n", 3), bench.axis(4)

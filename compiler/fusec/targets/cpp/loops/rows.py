@@ -439,8 +439,13 @@ class RowWriter:
         with writer.block(f"if ({beats(item, part.place)})", node.source):
             inner = Scope(self.kernel, scope)
             found = inner.name("found")
-            limit = self.kernel.index_text(product(axis_sizes(node.axes)), {})
-            writer.line(f"int64_t {found} = {limit};")
+            points = product(axis_sizes(node.axes))
+            limit = self.kernel.index_text(points, {})
+            # As wide as a float where it can be: twice as many in a vector, and SSE2 and AVX2
+            # have no least of 64 bits. Of a row of 1024 that takes 0.34, 0.78 and 0.86 (AVX-512).
+            short = points.constant is not None and points.constant < 2**31
+            kind, cast = ("int32_t", "(int32_t)") if short else ("int64_t", "")
+            writer.line(f"{kind} {found} = {limit};")
             writer.directive(f"omp simd reduction(min : {found})")
             with writer.block(head(inner, axis, *span)):
                 self._bind_rows(inner, {n for n in self.scratch if self._kept_before(n, number)})
@@ -450,7 +455,8 @@ class RowWriter:
                 if part.dtype.is_floating_point:
                     same = f"({same}) | ({value} != {value})"
                 place = inner.name("place")
-                writer.line(f"const int64_t {place} = {same} ? {position(inner, node)} : {limit};")
+                where = f"{cast}({position(inner, node)})" if cast else position(inner, node)
+                writer.line(f"const {kind} {place} = {same} ? {where} : {limit};")
                 writer.line(f"{found} = {place} < {found} ? {place} : {found};")
             writer.line(f"{item.place} = {part.place};")
             writer.line(f"{item.index} = {found};")

@@ -7,6 +7,10 @@
 //@ method: a * b + c where no instruction does it: the product is exact in double
 FX_INLINE float fx_fma(float a, float b, float c) { return (float)((double)a * b + c); }
 
+//@ name: _multiply_add.f64
+//@ method: as fma for what becomes a float: the product's rounding is far below that
+FX_INLINE double fx_multiply_add(double a, double b, double c) { return a * b + c; }
+
 //@ name: _bits.f32
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }

@@ -30,6 +30,8 @@ FX_INLINE double fx_scale(double x, uint64_t n)
 
 //@ name: _exp_poly.f32
 //@ method: minimax of degree 6, relative error 2^-28
+//@ rounded: yes
+//@ chains: p
 FX_INLINE float fx_exp_poly(float r)
 {
     float p = 0x1.6ac5c0p-10f;
@@ -65,6 +67,7 @@ FX_INLINE double fx_exp_poly(double r)
 //@ needs: _bits.f32 _scale.f32 _exp_poly.f32
 //@ accuracy: 0.9 ulp
 //@ method: x = n ln 2 + r with ln 2 in two parts
+//@ rounded: 1.2 ulp
 FX_INLINE float fx_exp(float x)
 {
     x = x < -104.0f ? -104.0f : x;
@@ -82,6 +85,7 @@ FX_INLINE float fx_exp(float x)
 //@ needs: _bits.f32 _exp_poly.f32
 //@ accuracy: 0.9 ulp
 //@ method: as exp, for x <= 0
+//@ rounded: 1.2 ulp
 FX_INLINE float fx_exp_nonpositive(float x)
 {
     // Its low bits are the exponent of 2^(n + 64), a normal number: the last product alone rounds.
@@ -96,6 +100,7 @@ FX_INLINE float fx_exp_nonpositive(float x)
 //@ name: _exp2_for_half.f32
 //@ needs: _bits.f32
 //@ method: 2^x for x <= 128, minimax of degree 4, relative error 2^-18
+//@ rounded: yes
 FX_INLINE float fx_exp2_for_half(float x)
 {
     x = x < -126.0f ? -126.0f : x;
@@ -180,6 +185,7 @@ FX_INLINE double fx_exp_nonpositive(double x)
 //@ name: _exp_half.f32
 //@ needs: _bits.f32 _exp_poly.f32
 //@ method: exp(x) / 2 for x >= 0, which overflows later than exp(x)
+//@ rounded: yes
 FX_INLINE float fx_exp_half(float x)
 {
     float y = x > 90.0f ? 90.0f : x;
@@ -236,6 +242,8 @@ FX_INLINE double fx_exp_short(double x)
 //@ needs: _bits.f32 _scale.f32
 //@ accuracy: 1 ulp
 //@ method: minimax of degree 6 on [-1/2, 1/2]
+//@ rounded: 1.2 ulp
+//@ chains: p
 FX_INLINE float fx_exp2(float x)
 {
     x = x > 129.0f ? 129.0f : x;
@@ -256,6 +264,7 @@ FX_INLINE float fx_exp2(float x)
 //@ needs: _bits.f64 _scale.f64
 //@ accuracy: 1 ulp
 //@ method: minimax of degree 11 on [-1/2, 1/2]
+//@ rounded: 1.1 ulp
 FX_INLINE double fx_exp2(double x)
 {
     x = x > 1025.0 ? 1025.0 : x;
@@ -281,6 +290,7 @@ FX_INLINE double fx_exp2(double x)
 //@ needs: _bits.f32
 //@ accuracy: 1.5 ulp
 //@ method: 2^n expm1(r) + (2^n - 1), minimax of degree 7
+//@ rounded: 1.5 ulp
 FX_INLINE float fx_expm1(float x)
 {
     float y = x > 89.0f ? 89.0f : x;
@@ -336,6 +346,7 @@ FX_INLINE double fx_expm1(double x)
 //@ needs: _bits.f32 _scale.f32 _exp_poly.f32
 //@ accuracy: 2 ulp
 //@ method: exp(-|x|) / (1 + exp(-|x|)) below 0, 1 / (1 + exp(-|x|)) above: no tail loses bits
+//@ rounded: 2 ulp
 FX_INLINE float fx_sigmoid(float x)
 {
     // exp as above, without the care for large x.

@@ -4,6 +4,9 @@
 //@ needs: _bits.f32
 //@ accuracy: 1.6 ulp
 //@ method: x + x^3 P(x^2) up to 0.6, minimax of degree 4; 1 - 2 / (exp(2 |x|) + 1) beyond
+//@ rounded: 1.6 ulp
+//@ exact: r
+//@ chains: e
 FX_INLINE float fx_tanh(float x)
 {
     float z = x * x;
@@ -109,6 +112,7 @@ FX_INLINE double fx_sinh(double x)
 //@ name: cosh.f32
 //@ needs: _exp_half.f32
 //@ accuracy: 1.4 ulp
+//@ rounded: 1.6 ulp
 FX_INLINE float fx_cosh(float x)
 {
     float half = fx_exp_half(__builtin_fabsf(x));

@@ -1,0 +1,272 @@
+"""Rules of our own for single operators, and who joins with whom: nothing is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fusec.graph import decompositions
+from fusec.graph.products import products_of_halves
+from fusec.graph.simplify.gaps import _has_gaps, _layout
+from fusec.graph.training.embedding_gradients import _is_zero, _may_join
+
+aten = torch.ops.aten
+HALF, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+SPECIAL = torch.tensor([-3.5, -3.0, -2.5, -0.5, -0.0, 0.0, 0.75, 2.5, 3.0, 3.5, 1e4])
+
+
+# -- operators --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, HALF, BF16])
+def test_values_are_eagers(dtype: torch.dtype) -> None:
+    x = SPECIAL.to(dtype)
+    grad = torch.linspace(-2, 2, len(x)).to(dtype)
+    same = {"rtol": 0.0, "atol": 0.0} if dtype in (F32, F64) else {}
+    found = decompositions._frac(x)
+    torch.testing.assert_close(found, x.frac(), rtol=0, atol=0)
+    assert torch.equal(torch.signbit(found), torch.signbit(x.frac()))
+    found = decompositions._hardsigmoid_backward(grad, x)
+    torch.testing.assert_close(found, aten.hardsigmoid_backward(grad, x), **same)
+    found = decompositions._silu_backward(grad, x)
+    torch.testing.assert_close(found, aten.silu_backward(grad, x))
+
+
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("out_int32", [False, True])
+@pytest.mark.parametrize("boundaries", [[], [0.0, 2.5]])
+def test_buckets(boundaries: list[float], out_int32: bool, right: bool) -> None:
+    more: dict[str, Any] = {"out_int32": out_int32, "right": right}
+    limits = torch.tensor(boundaries)
+    wanted = torch.bucketize(SPECIAL, limits, **more)
+    found = decompositions._bucketize(SPECIAL, limits, **more)
+    assert torch.equal(found, wanted)
+    assert found.dtype == wanted.dtype
+
+
+def test_what_is_left_to_the_operator() -> None:
+    x = torch.tensor([float("nan"), float("inf"), 1.0])
+    found: Any = decompositions._nan_to_num(x, 0.0, 9.0, -9.0)
+    assert torch.equal(found, x.nan_to_num(0.0, 9.0, -9.0))
+    assert decompositions._nan_to_num(x.to(torch.complex64)) is NotImplemented
+    indices = torch.tensor([1, 1, 0])
+    for dtype, frequency, left in (
+        (HALF, False, True),
+        (BF16, False, True),
+        (F32, False, False),
+        (F32, True, False),
+        (HALF, True, False),
+    ):
+        grad = torch.ones(3, 2, dtype=dtype)
+        made: Any = decompositions._embedding_dense_backward(grad, indices, 3, -1, frequency)
+        assert (made is NotImplemented) is left
+        if not left:
+            wanted = aten.embedding_dense_backward(grad, indices, 3, -1, frequency)
+            torch.testing.assert_close(made, wanted)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(3, 4, 5),
+        lambda: torch.randn(5, 4, 3).permute(2, 0, 1),
+        lambda: torch.randn(3, 8, 5)[:, ::2],
+        lambda: torch.randn(4).expand(3, 4),
+        lambda: torch.tensor(2.0),
+    ],
+)
+@pytest.mark.parametrize("dim", [0, -1])
+def test_filled_places(make: Callable[[], torch.Tensor], dim: int) -> None:
+    rule = decompositions._index_fill(aten.index_fill.int_Scalar)
+    x, index = make(), torch.tensor([0])
+    before = x.clone()
+    found, wanted = rule(x, dim, index, 7.0), x.index_fill(dim, index, 7.0)
+    assert isinstance(found, torch.Tensor)
+    assert torch.equal(found, wanted)
+    assert torch.equal(x, before)
+    if x.is_contiguous() or x.stride() == (1, 15, 3):
+        assert found.stride() == wanted.stride()
+
+
+def test_what_is_rolled_lies_as_before() -> None:
+    images = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    for x in (images, images.contiguous()):
+        found: Any = decompositions._roll(x, [1, 2], [0, 3])
+        assert torch.equal(found, torch.roll(x, [1, 2], [0, 3]))
+        assert found.stride() == torch.roll(x, [1, 2], [0, 3]).stride()
+
+
+# -- memory with gaps -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "gaps"),
+    [
+        ((4, 6), (6, 1), False),
+        ((4, 6), (1, 4), False),
+        ((4, 6), (8, 1), True),
+        ((4, 6), (12, 2), True),
+        ((4, 6), (1, 1), True),  # elements that lie on each other
+        ((4, 6), (0, 1), False),  # nobody can write into it
+        ((5,), (2,), True),
+        ((1,), (2,), False),
+        ((), (), False),
+    ],
+)
+def test_memory_with_gaps(size: tuple[int, ...], stride: tuple[int, ...], gaps: bool) -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    value = torch.empty_strided(size, stride)
+    made = [
+        graph.call_function(torch.empty_strided, (size, stride)),
+        graph.call_function(aten.empty_strided.default, (size,), {"stride": stride}),
+        graph.call_method("new_empty_strided", (x, size, stride)),
+    ]
+    for node in made:
+        node.meta["example_value"] = value
+        assert _has_gaps(node) is gaps
+        assert _layout(node) == (size, stride)
+        node.kwargs = {**node.kwargs, "requires_grad": True}
+        assert not _has_gaps(node), "a leaf"
+    others = [
+        graph.call_method("empty_strided", (x, size, stride)),
+        graph.call_function(torch.empty, (size,)),
+        graph.call_function(torch.empty_strided, (size, stride)),
+    ]
+    for node, shown in zip(others, (value, value, None), strict=True):
+        node.meta["example_value"] = shown
+        assert not _has_gaps(node)
+
+
+# -- gradients of tables ----------------------------------------------------------------------
+
+
+def joined(
+    dtype: torch.dtype = F32,
+    device: str = "cpu",
+    filled: Any = 0,
+    adds: Any = (True,),
+    readers: int = 1,
+    other: torch.Tensor | None = None,
+    target: Any = aten.index_put.default,
+) -> bool:
+    graph = fx.Graph()
+    value = torch.empty(6, 4, dtype=dtype, device=device)
+    whole, rows, values = (graph.placeholder(name) for name in ("whole", "rows", "values"))
+    zeros = graph.call_function(aten.full.default, ([6, 4], filled))
+    put = graph.call_function(target, (zeros, [rows], values, *adds))
+    total = graph.call_function(aten.add.Tensor, (whole, put))
+    for _ in range(readers - 1):
+        graph.call_function(aten.neg.default, (put,))
+    for node in (whole, put, total):
+        node.meta["val"] = value
+    if other is not None:
+        whole.meta["val"] = other
+    return _may_join(total, whole, put)
+
+
+def test_who_takes_rows_in() -> None:
+    assert joined()
+    assert joined(dtype=F64)
+    assert joined(filled=0.0)
+    assert joined(filled=False)
+    assert joined(target=aten._unsafe_index_put.default)
+    assert not joined(dtype=HALF)
+    assert not joined(device="meta")
+    assert not joined(filled=1)
+    assert not joined(adds=(False,))
+    assert not joined(adds=())
+    assert not joined(readers=2)
+    assert not joined(target=aten.index_add.default)
+    x = torch.empty(6, 4)
+    for other in (x[:1], x.t().contiguous().t(), x.double(), 3):
+        assert not joined(other=other)  # type: ignore[arg-type]
+
+
+def test_what_is_zero() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    for target, args, zero in (
+        (aten.zeros.default, ([6],), True),
+        (aten.zeros_like.default, (x,), True),
+        (aten.new_zeros.default, (x, [6]), True),
+        (aten.full_like.default, (x, 0), True),
+        (aten.new_full.default, (x, [6], 0.0), True),
+        (aten.full_like.default, (x, 1), False),
+        (aten.ones_like.default, (x,), False),
+        (aten.neg.default, (x,), False),
+    ):
+        assert _is_zero(graph.call_function(target, args)) is zero
+    assert not _is_zero(x)
+    assert not _is_zero(0)
+
+
+# -- products of what was half precision ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "device", "fits"),
+    [
+        ((256, 256, 256), F32, "cuda", True),
+        ((256, 256, 256), F32, "cpu", False),
+        ((256, 256, 256), F64, "cuda", False),
+        ((256, 256, 256), HALF, "cuda", False),
+        ((0, 256, 256), F32, "cuda", False),
+        ((4, 4, 4), F32, "cuda", False),
+    ],
+)
+def test_which_products_are_left_to_blas(
+    sizes: tuple[int, int, int], dtype: torch.dtype, device: str, fits: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    rows, inner, columns = sizes
+    graph = fx.Graph()
+    with FakeTensorMode():
+        given = [graph.placeholder(name) for name in ("left", "right")]
+        node = graph.call_function(aten.mm.default, tuple(given))
+        shapes = ((rows, inner), (inner, columns), (rows, columns))
+        for each, shape in zip((*given, node), shapes, strict=True):
+            each.meta["val"] = torch.empty(shape, dtype=dtype, device=device)
+        assert products_of_halves._fits(node) is fits
+        monkeypatch.setattr(torch.version, "hip", "6.0")
+        assert not products_of_halves._fits(node)
+
+
+def test_what_was_half_precision() -> None:
+    graph = fx.Graph()
+    with FakeTensorMode():
+        half = torch.empty(6, 4, dtype=HALF)
+        source = graph.placeholder("half")
+        source.meta["val"] = half
+
+        def of(target: Any, node: fx.Node, *args: Any, value: torch.Tensor | None = None) -> Any:
+            made = graph.call_function(target, (node, *args))
+            made.meta["val"] = node.meta["val"] if value is None else value
+            return made
+
+        wide = of(aten._to_copy.default, source, value=half.float())
+        turned = of(aten.t.default, wide, value=half.float().t())
+        scaled = of(aten.mul.Tensor, turned, 3.0)
+        twice = of(aten.mul.Scalar, scaled, 2)
+        found = products_of_halves._widened(twice)
+        assert found is not None
+        assert (found.source, found.moves, found.scale) == (source, (turned,), 6.0)
+        plain = products_of_halves._widened(wide)
+        assert plain is not None
+        assert (plain.source, plain.moves, plain.scale) == (source, (), 1.0)
+        single = graph.placeholder("single")
+        single.meta["val"] = half.float()
+        no = [
+            3,
+            single,
+            of(aten.neg.default, wide),
+            of(aten.mul.Tensor, wide, float("inf")),
+            of(aten.mul.Tensor, wide, single),
+            of(aten._to_copy.default, single, value=half.float()),
+        ]
+        assert [products_of_halves._widened(each) for each in no] == [None] * len(no)

@@ -1,0 +1,283 @@
+"""Decisions on C++ loops at both sides of each bound: nothing is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fusec.codegen.common.c_language import Expression
+from fusec.ir import ops
+from fusec.ir.body import Body, Store
+from fusec.ir.index import Expr
+from fusec.ir.node import Node, indirect, recording
+from fusec.targets.cpp.memory.prefetch import declare_line
+from fusec.targets.cpp.plan import choices
+from fusec.targets.cpp.plan.deinterleave import _casts, _neighbors
+from fusec.targets.cpp.plan.facts import Facts
+from fusec.targets.cpp.plan.row_reuse import _indices, _seldom_changes, _sources
+from fusec.targets.cpp.text.reductions import combined
+from fusec.targets.cpp.text.writer import wrap
+from support.decisions import runs
+from support.triton_bodies import F32, at, axes, buffer
+
+F16, F64 = torch.float16, torch.float64
+I8, I16, I32, I64, U8 = torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8
+
+
+@pytest.fixture(autouse=True)
+def _recorder() -> Iterator[None]:
+    with recording():
+        yield
+
+
+def test_rows_of_which_every_second_element_is_taken() -> None:
+    def worth(*lengths: int) -> set[bool]:
+        return {choices.worth_deinterleaving(length) for length in lengths}
+
+    assert worth(8, 12, 16, 20, 28, 32, 44, 60, 64, 72, 256, 257, 260, 500, 2048) == {True}
+    assert worth(4, 7, 9, 13, 31, 47, 63, 68, 76, 97, 127, 252, 261, 511, 2049, 2056) == {False}
+    assert not choices.worth_deinterleaving(None)
+
+
+def test_small_decisions() -> None:
+    assert runs(choices.grain, range(18, 23)) == "18 to 19: 32768; 20 to 22: 8192"
+    rows = (None, 0, 1, 65536, 65537)
+    assert [choices.may_keep_rows(n) for n in rows] == [False, False, True, True, False]
+    assert runs(choices.worth_keeping, range(6, 10)) == "6 to 7: False; 8 to 9: True"
+    assert runs(choices.whole_vectors, range(18)) == "0: 0; 1 to 8: 8; 9 to 16: 16; 17: 24"
+    assert runs(choices.quiet_line, (1, 4, 8, 16)) == "1 to 4: 64; 8: 16; 16: 8"
+    kinds: tuple[set[str], ...] = (set(), {"max"}, {"sum"}, {"max", "sum"})
+    assert [len(choices.read_as_floats(each)) for each in kinds] == [1, 1, 2, 2]
+
+
+def test_halves_that_go_through_arrays() -> None:
+    lengths = (7, 8, 47, 48, 255, 256)
+
+    def worth(*dtypes: torch.dtype) -> str:
+        return runs(lambda length: choices.worth_staging(length, dtypes), lengths)
+
+    assert worth() == "7 to 256: False"
+    assert worth(torch.bfloat16) == "7 to 47: False; 48 to 255: True; 256: False"
+    assert worth(F16) == worth(F16, torch.bfloat16) == "7: False; 8 to 255: True; 256: False"
+
+
+def test_which_reductions_read_well_alone() -> None:
+    def alone(kind: str) -> set[torch.dtype]:
+        return {d for d in (F16, F32, F64, I32) if choices.reads_well_alone(kind, d)}
+
+    assert alone("sum") == {F32, F64}
+    assert alone("max") == alone("min") == {F32}
+    assert alone("prod") == alone("argmax") == set()
+
+
+def test_columns_side_by_side() -> None:
+    def widths(rows: int | None) -> str:
+        columns = (None, 1, 4095, 4096, 8191, 8192, 16383, 16384)
+        return runs(lambda n: choices.tile_columns(n, rows), columns)
+
+    assert widths(None) == widths(129) == "None to 16384: 1024"
+    narrow = "None: 1024; 1 to 8191: 256; 8192 to 16383: 512; 16384: 1024"
+    assert widths(128) == narrow
+
+
+@pytest.mark.parametrize(
+    ("units", "work", "rows", "split"),
+    [
+        (15, 65536, None, True),
+        (16, 65536, None, False),
+        (15, 65535, None, False),
+        (15, None, None, True),
+        (None, 65536, None, False),
+        (15, 65536, 128, False),
+        (15, 65536, 129, True),
+    ],
+)
+def test_who_shares_the_rows_of_a_reduction(
+    units: int | None, work: int | None, rows: int | None, split: bool
+) -> None:
+    assert choices.split_rows(units, work, rows) is split
+
+
+def test_short_rows_side_by_side() -> None:
+    assert runs(lambda n: choices.may_turn_rows(n, None, 4), range(1, 34)) == (
+        "1: False; 2 to 32: True; 33: False"
+    )
+    assert runs(lambda n: choices.may_turn_rows(8, n, 4), (63, 64)) == "63: False; 64: True"
+    assert runs(lambda n: choices.may_turn_rows(8, None, n), (3, 4)) == "3: False; 4: True"
+    points = (2, 32, 64, 65, 128, 129, 256, 257, 4096)
+    assert runs(choices.turned_rows, points) == "2 to 64: 64; 65 to 128: 32; 129 to 4096: 16"
+
+
+def test_what_a_short_vector_loop_takes() -> None:
+    assert runs(choices.turns, (1, 7, 8, 9, 15, 16, 24, 31, 255, 256)) == (
+        "1: 1; 7: 7; 8: 1; 9: 2; 15: 8; 16: 1; 24: 2; 31: 9; 255: 23; 256: 0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("itemsize", "extent", "step", "rows", "columns"),
+    [
+        (4, None, None, 64, 64),
+        (8, None, None, 32, 64),
+        (2, None, None, 128, 128),
+        (1, None, None, 256, 256),
+        (4, 64, None, 64, 64),
+        (4, 33, None, 64, 64),
+        (4, 32, None, 64, 32),
+        (4, 8, None, 64, 8),
+        (4, 3, None, 64, 8),
+        (4, None, 1024, 128, 64),
+        (4, None, 2048, 128, 64),
+        (4, None, 512, 64, 64),
+        (4, None, 1000, 64, 64),
+        (8, None, 512, 64, 64),
+    ],
+)
+def test_a_turned_tile(
+    itemsize: int, extent: int | None, step: int | None, rows: int, columns: int
+) -> None:
+    assert choices.tile(itemsize, extent, step) == (rows, columns)
+
+
+def test_what_a_request_is_for() -> None:
+    kernel: Any = SimpleNamespace(tunables={})
+    for elements, count, meaning in (
+        (None, 64, "asked for"),
+        (64, 64, "asked for"),
+        (128, 128, "taken"),
+        (16, 16, "taken"),
+    ):
+        assert declare_line(kernel, elements) == "LINE"
+        text = f"constexpr int64_t LINE = {count}; // elements {meaning} at a time"
+        assert kernel.tunables["LINE"] == text
+
+
+# -- results that are combined ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "text", "used"),
+    [
+        ("sum", I32, "wrap_add32(total, a + b)", 1),
+        ("sum", I64, "wrap_add(total, a + b)", 1),
+        ("sum", I8, "(int8_t)(total + (a + b))", 0),
+        ("sum", I16, "(int16_t)(total + (a + b))", 0),
+        ("sum", U8, "(uint8_t)(total + (a + b))", 0),
+        ("sum", torch.uint32, "(uint32_t)(total + (a + b))", 0),
+        ("prod", I32, "wrap_mul32(total, a + b)", 1),
+        ("sum", F32, "total + (a + b)", 0),
+        ("prod", F32, "total * (a + b)", 0),
+        ("any", torch.bool, "total | (a + b)", 0),
+        ("all", torch.bool, "total & (a + b)", 0),
+        ("max", torch.bool, "total | (a + b)", 0),
+        ("min", torch.bool, "total & (a + b)", 0),
+        ("max", F32, "nan_max(a + b, total)", 1),
+        ("min", F64, "nan_min(a + b, total)", 1),
+        ("argmax", F32, "nan_max(a + b, total)", 1),
+        ("max", I32, "fx_maximum<int32_t>(a + b, total)", 1),
+        ("min", U8, "fx_minimum<uint8_t>(a + b, total)", 1),
+    ],
+)
+def test_a_running_result_and_a_value(kind: str, dtype: torch.dtype, text: str, used: int) -> None:
+    names: list[str] = []
+    node = SimpleNamespace(kind=kind)
+    kernel: Any = SimpleNamespace(use=names.append, extremes_of_numbers=())
+    item: Any = SimpleNamespace(node=node, dtype=dtype, place="total")
+    value = Expression("a + b", 8)
+    assert combined(kernel, item, value) == text
+    assert len(names) == used
+    if kind == "max" and dtype == F32:
+        kernel.extremes_of_numbers = (node,)
+        assert combined(kernel, item, value) == "number_max(a + b, total)"
+
+
+# -- rows of which every second element is taken ----------------------------------------------
+
+
+def test_loads_of_one_row_and_of_another() -> None:
+    places = [0, 1, 2, 2 + choices.DEINTERLEAVED_GAP, 3 + 2 * choices.DEINTERLEAVED_GAP]
+    loads: Any = [(f"load {place}", place) for place in reversed(places)]
+    groups = [[place for _, place in group] for group in _neighbors(loads)]
+    assert groups == [places[:4], places[4:]]
+    assert _neighbors([]) == []
+
+
+def test_halves_that_nothing_but_casts_read() -> None:
+    (i,) = axes(64)
+    half, single = ops.load("h", at(i), F16), ops.load("x", at(i), F32)
+    wide, double = ops.cast(half, F32), ops.cast(half, F64)
+    other = ops.unary("neg", half)
+
+    def casts(load: Node, *users: Node) -> int:
+        facts: Any = SimpleNamespace(users={load: list(users)})
+        return len(_casts(facts, [(load, 0)]))  # type: ignore[list-item]
+
+    assert casts(half, wide) == 1
+    assert casts(half) == 1
+    assert casts(half, wide, double) == casts(half, double) == casts(half, other) == 0
+    assert casts(half, wide, other) == 0
+    assert casts(single, single) == casts(single) == 0
+
+
+# -- rows that are the same for several places ------------------------------------------------
+
+
+def test_what_depends_on_computed_places_alone() -> None:
+    """Such as a row that is enlarged: neighbors are made of the same one."""
+    i, j = axes(64, 48)
+    key = ops.binary("floordiv", ops.index_value(Expr.of(i), I64), ops.const(4, I64))
+    place = indirect(key, Expr.of(16))
+    picked = ops.load("x", (place, Expr.of(j)), F32)
+    twice = ops.binary("add", picked, ops.const(2.0, F32))
+    beside = ops.binary("mul", twice, ops.load("y", at(i, j), F32))
+    body = Body((i, j), (), (Store("out", at(i, j), beside),))
+    buffers = {n: buffer(n, (64, 48)) for n in ("x", "y", "out")}
+    facts = Facts(body, buffers)
+    assert _indices(facts) == [key]
+    found = _sources(facts, [key], i)
+    assert found[key] == found[picked] == found[twice] == {key}
+    assert found[beside] == {key, None}
+    assert found[ops.const(2.0, F32)] == frozenset()
+    assert found[ops.load("y", at(i, j), F32)] == {None}
+    assert _seldom_changes(facts, key, i)
+
+
+@pytest.mark.parametrize(
+    ("size", "divisor", "seldom"),
+    [(64, 4, True), (64, 1, False), (64, 2, True), (1, 4, False), (8192, 2, True),
+     (8193, 2, False)],
+)  # fmt: skip
+def test_places_that_seldom_change(size: int, divisor: int, seldom: bool) -> None:
+    i, j = axes(size, 8)
+    key = ops.binary("floordiv", ops.index_value(Expr.of(i), I64), ops.const(divisor, I64))
+    picked = ops.load("x", (indirect(key, Expr.of(size)), Expr.of(j)), F32)
+    body = Body((i, j), (), (Store("out", at(i, j), picked),))
+    facts = Facts(body, {n: buffer(n, (size, 8)) for n in ("x", "out")})
+    assert _seldom_changes(facts, key, i) is seldom
+
+
+# -- long lines -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("short", ["short"]),
+        ("x" * 30, ["x" * 30]),  # nothing to break it at
+        ("x" * 30 + " y", ["x" * 30 + " y"]),
+        ("a23456789 + c23456789", ["a23456789", "    + c23456789"]),
+        ("a23456789 * b2 + c23", ["a23456789 * b2 + c23"]),
+        ("a23456789 * b2 + c234", ["a23456789 * b2", "    + c234"]),
+        ("f(a2345678, b2 + c234)", ["f(a2345678,", "    b2 + c234)"]),
+        ("// words of a comment that goes on", ["// words of a", "// comment that goes", "// on"]),
+    ],
+)
+def test_where_lines_are_broken(text: str, lines: list[str]) -> None:
+    assert wrap(text, 20) == lines
+    marked = wrap(text, 22, " \\")
+    assert all(len(line) <= 22 or "x" * 20 in line for line in marked)
+    assert all(line.endswith(" \\") for line in marked[:-1])

@@ -1,0 +1,298 @@
+"""Decisions on Triton kernels at both sides of each bound: nothing is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from fusec.ir import ops
+from fusec.ir.body import Body, Store
+from fusec.ir.index import Expr, Symbol
+from fusec.ir.node import Node, indirect, recording
+from fusec.machine import using
+from fusec.targets.triton.plan import choices
+from fusec.targets.triton.plan.choice import known, power_of_two
+from fusec.targets.triton.plan.phases import fills_tile, size_of
+from fusec.targets.triton.plan.reduction_facts import stores_rows, walked_axes
+from fusec.targets.triton.plan.tiling import times_reach
+from fusec.targets.triton.rewrite.word_operands import _constant, _field
+from fusec.targets.triton.text.block import is_often_zero
+from fusec.targets.triton.toolchain.lines import ptx_by_line, sass_by_line
+from support.decisions import runs
+from support.triton_bodies import F32, at, axes, buffer
+from support.whole_programs import MACHINE
+
+U8, I8, I32, I64 = torch.uint8, torch.int8, torch.int32, torch.int64
+
+
+@pytest.fixture(autouse=True)
+def _recorder() -> Iterator[None]:
+    with recording():
+        yield
+
+
+# -- sizes ------------------------------------------------------------------------------------
+
+
+def test_sizes_that_are_known_or_guessed() -> None:
+    assert runs(power_of_two, range(10)) == "0 to 1: 1; 2: 2; 3 to 4: 4; 5 to 8: 8; 9: 16"
+    hinted = Expr.of(Symbol("n", "size", low=0, hint=40))
+    assert known(Expr.of(7)) == 7
+    assert known(hinted * 2 + 1) == 81
+    assert known(Expr.of(Symbol("n", "size", low=0, hint=0))) == 1
+    assert size_of(*axes(12)) == 12
+
+
+def test_rows_that_fill_their_tile() -> None:
+    found = [n for n in range(1, 300) if not fills_tile(n)]
+    assert [n for n in found if n < 16] == [*range(1, 16)]
+    assert [n for n in found if 16 <= n < 128] == [*range(17, 24), *range(33, 48), *range(65, 96)]
+    assert [n for n in found if n >= 128] == [*range(129, 192), *range(257, 288)]
+
+
+def test_positions_that_grow_with_tensors() -> None:
+    n, m = (Expr.of(Symbol(name, "size", low=2)) for name in "nm")
+    free = Expr.of(Symbol("k", "size", low=0))
+    odd = Expr.of(Symbol("o", "size", low=-1))
+    (a,), (b,), (c,), (large,) = axes(n), axes(free), axes(100), axes(2**31)
+    i, j, k = (Expr.of(each) for each in (a, b, c))
+    reach = [n, n * m]
+    cases: list[tuple[Expr, int | None]] = [
+        (i, 1),
+        (2 * i - n + 1, 3),
+        (m, 1),
+        (Expr.of(5), 0),
+        (i + 2**20, None),
+        (i + 2**20 - 1, 1),
+        (i - 2**20, None),
+        (j, None),
+        (k, 1),
+        (Expr.of(large), None),
+        (free, None),
+        (odd, None),
+        (n * m, None),
+        (i // m, 1),
+        ((i - k) // m, None),
+        (3 * i + 4 * k, 7),
+    ]
+    assert [(e, times_reach(e, reach)) for e, _ in cases] == cases
+    assert times_reach(n, [n * free]) is None, "the other factor may be zero"
+    assert times_reach(n, [n + m]) is None, "a sum says less"
+    assert times_reach(n, []) is None
+
+
+# -- loops over rows --------------------------------------------------------------------------
+
+
+def row(rows: tuple[int, ...], columns: int, computed: bool = False) -> tuple[Body, list[Symbol]]:
+    loops = axes(*rows, columns)
+    index = at(*loops)
+    if computed:
+        place = indirect(ops.load("places", index[:1], I64), Expr.of(rows[0]))
+        index = (place, *index[1:])
+    value = ops.load("x", index, F32)
+    return Body(loops, (), (Store("y", at(*loops), value),)), [*loops]
+
+
+def test_a_loop_over_rows() -> None:
+    def knobs(rows: tuple[int, ...], columns: int, programs: int, computed: bool = False) -> Any:
+        found = choices.row_loop(*row(rows, columns, computed), programs)
+        return tuple(knob.value for knob in found)
+
+    assert knobs((1000,), 512, 1) == (8, 256, 2, 4)
+    assert knobs((1000,), 512, 1, computed=True) == (8, 256, 1, 2)
+    assert knobs((10, 100), 512, 1) == (8, 256, 2, 4)
+    assert knobs((1000,), 47, 1) == ()
+    assert knobs((1000,), 48, 1) == (8, 64, 1, 4)
+    # programs: 1000 rows by 8, two blocks a row
+    assert knobs((1000,), 512, 250) == (8, 256, 2, 4)
+    assert knobs((1000,), 512, 251) == (4, 256, 2, 2)
+    assert knobs((1000,), 512, 500) == (4, 256, 2, 2)
+    assert knobs((1000,), 512, 501) == (2, 256, 2, 1)
+    assert knobs((1000,), 512, 1000) == (2, 256, 2, 1)
+    assert knobs((1000,), 512, 1001) == ()
+    assert knobs((10, 100), 512, 1000) == (2, 256, 2, 1)
+
+
+def test_tiles_of_rows() -> None:
+    def tiles(rows: int, columns: int, block: int = 1024) -> Any:
+        body, loops = row((rows,), columns)
+        buffers = {n: buffer(n, (rows, columns)) for n in ("x", "y")}
+        flat = (choices.Knob("XBLOCK", block, (), ""), choices.warps(4))
+        return tuple(k.value for k in choices.row_tiles(body, buffers, loops, flat))
+
+    assert runs(lambda n: tiles(100, n), (1, 15, 16, 17, 23, 24, 32, 33, 47, 48)) == (
+        "1 to 15: (); 16: (64, 16, 4); 17 to 23: (); 24 to 32: (32, 32, 4); 33 to 47: ();"
+        " 48: (16, 64, 4)"
+    )
+    assert tiles(100, 2048) == (1, 1024, 4)
+    assert tiles(1, 2048) == ()
+    assert tiles(100, 64, block=128) == (2, 64, 4)
+
+
+def test_knobs_of_straight_memory() -> None:
+    def flat(points: int, irregular: bool = False, dtype: torch.dtype = F32) -> Any:
+        (i,) = axes(points)
+        value = ops.binary("add", ops.load("x", at(i), dtype), ops.load("z", at(i), dtype))
+        body = Body((i,), (), (Store("y", at(i), value),))
+        buffers = {n: buffer(n, (points,), dtype) for n in "xyz"}
+        return tuple(k.value for k in choices.flat_knobs(body, buffers, points, irregular))
+
+    with using(MACHINE):
+        many = 2 * choices.sms()
+        assert flat(1024 * many) == (1024, 4)
+        assert flat(1024 * many - 1) == (512, 4)
+        assert flat(512 * many - 1) == (256, 4)
+        assert flat(256 * many - 1) == flat(1) == (128, 2)
+        assert flat(1024 * many, dtype=torch.float64) == (512, 4)
+        assert flat(1024 * many, dtype=torch.float16) == (1024, 2)
+        assert flat(1024 * many, dtype=U8) == (2048, 4)
+        assert flat(1024 * many, irregular=True) == (256, 2)
+
+
+# -- reductions -------------------------------------------------------------------------------
+
+
+def sums(*inner: int, kind: str = "sum", scanned: bool = False) -> tuple[Body, tuple[Symbol, ...]]:
+    (i,), reduced = axes(4), axes(*inner, prefix="r")
+    x = ops.load("x", at(i, *reduced), F32)
+    if scanned:
+        value = ops.scan("sum", x, reduced[-1], F32)
+        return Body((i,), reduced, (Store("y", at(i, *reduced), value),)), reduced
+    value = ops.reduce(kind, x, reduced, I64 if kind.startswith("arg") else F32)
+    return Body((i,), reduced, (Store("y", at(i), value),)), reduced
+
+
+@pytest.mark.parametrize(
+    ("sizes", "more", "outer"),
+    [
+        ((6, 256), {}, 1),
+        ((6, 255), {}, 0),
+        ((6, 8192), {}, 1),
+        ((6, 8193), {}, 0),
+        ((6, 9216), {}, 1),
+        ((6, 9217), {}, 0),
+        ((512,), {}, 0),
+        ((1, 512), {}, 0),
+        ((5, 6, 256), {}, 2),
+        ((5, 1, 256), {}, 1),
+        ((6, 256), {"kind": "argmax"}, 0),
+        ((6, 256), {"kind": "max"}, 1),
+        ((6, 256), {"scanned": True}, 0),
+    ],
+)
+def test_axes_that_a_loop_takes_one_by_one(
+    sizes: tuple[int, ...], more: dict[str, Any], outer: int
+) -> None:
+    body, reduced = sums(*sizes, **more)
+    wide = tuple(axis for axis in reduced if axis.size != 1)
+    found = walked_axes(body, reduced)
+    assert found == ((wide[:-1], wide[-1:]) if outer else ((), reduced))
+    assert len(found[0]) == outer
+
+
+def test_who_stores_whole_rows() -> None:
+    (i,), (r,) = axes(4), axes(6, prefix="r")
+    x = ops.load("x", at(i, r), F32)
+    total = ops.reduce("sum", x, (r,), F32)
+    one = Store("total", at(i), total)
+    each = Store("y", at(i, r), ops.binary("sub", x, total))
+    for stores, rows in (((one,), False), ((each,), True), ((one, each), True)):
+        assert stores_rows(Body((i,), (r,), stores)) is rows
+
+
+# -- whole numbers in words -------------------------------------------------------------------
+
+
+def shifted(node: Node, by: int, name: str = "rshift") -> Node:
+    return ops.binary(name, node, ops.const(by, node.dtype))
+
+
+def test_which_bits_of_memory_a_number_is() -> None:
+    (i,) = axes(64)
+
+    def field(make: Callable[[Node], Node], dtype: torch.dtype = U8) -> Any:
+        found = _field(make(ops.load("w", at(i), dtype)))
+        return None if found is None else (found.shift, found.mask, found.signed)
+
+    assert field(lambda w: w) == (0, 255, False)
+    assert field(lambda w: w, I8) == (0, 255, True)
+    assert field(lambda w: w, I32) == (0, 2**32 - 1, True)
+    assert field(lambda w: w, F32) is None
+    assert field(lambda w: shifted(w, 4)) == (4, 15, False)
+    assert field(lambda w: shifted(w, 7)) == (7, 1, False)
+    assert field(lambda w: shifted(w, 8)) is None
+    assert field(lambda w: shifted(w, 31), I32) == (31, 1, True)
+    assert field(lambda w: shifted(w, 32), I32) is None
+    assert field(lambda w: shifted(w, 15, "bitwise_and")) == (0, 15, False)
+    assert field(lambda w: shifted(shifted(w, 4), 3, "bitwise_and")) == (4, 3, False)
+    assert field(lambda w: shifted(w, 15, "bitwise_and"), I8) == (0, 15, False)
+    assert field(lambda w: shifted(shifted(w, 4), 15, "bitwise_and"), I8) == (4, 15, False)
+    assert field(lambda w: shifted(w, -1, "bitwise_and"), I8) is None
+    assert field(lambda w: shifted(shifted(w, 0, "bitwise_and"), 1)) is None
+    assert field(lambda w: ops.cast(shifted(w, 15, "bitwise_and"), I32)) == (0, 15, False)
+    assert field(lambda w: ops.cast(w, I8)) is None, "it may not fit"
+    assert field(lambda w: ops.cast(shifted(w, 127, "bitwise_and"), I8)) == (0, 127, False)
+    assert field(lambda w: ops.cast(w, I32), I8) is None, "of a sign there are copies"
+    assert field(lambda w: ops.binary("add", w, w)) is None
+    masked = ops.load("w", at(i), U8, ops.load("ok", at(i), torch.bool))
+    assert _field(masked) is None
+
+
+def test_numbers_that_are_known() -> None:
+    (i,) = axes(64)
+    assert _constant(ops.const(7, I32)) == 7
+    assert _constant(ops.cast(ops.const(7, I32), I64)) == 7
+    assert _constant(ops.load("w", at(i), I32)) is None
+
+
+def test_what_is_zero_where_a_condition_does_not_hold() -> None:
+    (i,) = axes(64)
+    ok, x = ops.load("ok", at(i), torch.bool), ops.load("x", at(i), F32)
+    assert is_often_zero(ops.where(ok, x, ops.const(0.0, F32)))
+    assert not is_often_zero(ops.where(ok, x, ops.const(1.0, F32)))
+    assert not is_often_zero(ops.where(ok, x, ops.unary("neg", x)))
+    assert not is_often_zero(ops.where(ok, ops.const(0.0, F32), x))
+    assert not is_often_zero(x)
+
+
+# -- the machine's instructions by line -------------------------------------------------------
+
+
+def test_instructions_by_line() -> None:
+    ptx = """
+    .reg .b32 %r<4>;
+    mov.u32 %r1, 1;
+    .loc 1 12 4   // kernel.py:12
+    ld.global  %r2,   [%rd1];  // x
+    .reg .f32 %f1;
+    $L__BB0:
+    .loc 1 13 8
+    add.s32 %r3, %r2, 1;
+    .loc 1 12 4
+    st.global [%rd1], %r3;
+    .section .debug_info
+    .loc 1 14 4
+    ret;
+    """
+    assert ptx_by_line(ptx) == {
+        12: ["ld.global %r2, [%rd1];", "st.global [%rd1], %r3;"],
+        13: ["add.s32 %r3, %r2, 1;"],
+    }
+    sass = """
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+    //## File "/tmp/kernel.py", line 12
+        /*0010*/                   LDG.E R2, [R2.64] ;
+        /*0020*/                   NOP ;
+    //## File "/tmp/kernel.py", line 13
+        /*0030*/              @!P0 IADD3 R3, R2, 0x1, RZ ;
+    .L_x_0:
+        /*0040*/                   EXIT ;
+    """
+    assert sass_by_line(sass) == {
+        12: ["LDG.E R2, [R2.64]"],
+        13: ["@!P0 IADD3 R3, R2, 0x1, RZ", "EXIT"],
+    }

@@ -22,11 +22,11 @@ extern "C" int row_argmax(const float* __restrict__ x, int64_t* __restrict__ out
         if (chunk_max_nan) chunk_max = NAN;
         if (row_argmax2 < 0 || chunk_max > row_max
             || (chunk_max != chunk_max && row_max == row_max)) {
-            int64_t found = 100;
+            int32_t found = 100;
             #pragma omp simd reduction(min : found)
             for (int64_t r0 = 0; r0 < 100; ++r0) {
                 const float x_val = x[i0 * 100 + r0];
-                const int64_t place = (x_val == chunk_max) | (x_val != x_val) ? r0 : 100;
+                const int32_t place = (x_val == chunk_max) | (x_val != x_val) ? (int32_t)(r0) : 100;
                 found = place < found ? place : found;
             }
             row_max = chunk_max;

@@ -60,6 +60,8 @@ FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); 
 FX_INLINE float fx_one_plus_erf(float x)
 {
     float a = __builtin_fabsf(x);
+    // From there on the power is 2^-127, which counts as 0; a NaN stays one.
+    a = a > 7.0521f ? 7.0521f : a;
     float q = -0x1.7c2652p-15f;
     q = __builtin_fmaf(q, a, 0x1.d2dea4p-12f);
     q = __builtin_fmaf(q, a, -0x1.86489ap-10f);
@@ -68,9 +70,7 @@ FX_INLINE float fx_one_plus_erf(float x)
     q = __builtin_fmaf(q, a, -0x1.301718p-3f);
     q = __builtin_fmaf(q, a, -0x1.d63aaep-1f);
     q = __builtin_fmaf(q, a, -0x1.a0be9ep+0f);
-    // Down there the power is 0; a NaN stays one.
     float power = q * a;
-    power = power < -127.0f ? -127.0f : power;
     // The power is n + r, minimax of degree 6 for 2^r.
     float shifted = power + 0x1.8p23f;
     float r = power - (shifted - 0x1.8p23f);

@@ -6,6 +6,7 @@
 //@ method: x + x P(x^2) up to 0.93, 1 - 2^(|x| Q(|x|)) beyond; minimax of degrees 5 and 6
 //@ rounded: 1.2 ulp
 //@ exact: r
+//@ chains: q e
 FX_INLINE float fx_erf(float x)
 {
     float z = x * x;
@@ -45,9 +46,12 @@ FX_INLINE float fx_erf(float x)
 //@ accuracy: 2^-23
 //@ method: erfc(|x|) = 2^(|x| Q(|x|)), minimax of degree 7
 //@ rounded: 2^-23
+//@ chains: q e
 FX_INLINE float fx_one_plus_erf(float x)
 {
     float a = __builtin_fabsf(x);
+    // From there on the power is 2^-127, which counts as 0; a NaN stays one.
+    a = a > 7.0521f ? 7.0521f : a;
     float q = -0x1.7c2652p-15f;
     q = __builtin_fmaf(q, a, 0x1.d2dea4p-12f);
     q = __builtin_fmaf(q, a, -0x1.86489ap-10f);
@@ -56,9 +60,7 @@ FX_INLINE float fx_one_plus_erf(float x)
     q = __builtin_fmaf(q, a, -0x1.301718p-3f);
     q = __builtin_fmaf(q, a, -0x1.d63aaep-1f);
     q = __builtin_fmaf(q, a, -0x1.a0be9ep+0f);
-    // Down there the power is 0; a NaN stays one.
     float power = q * a;
-    power = power < -127.0f ? -127.0f : power;
     // The power is n + r, minimax of degree 6 for 2^r.
     float shifted = power + 0x1.8p23f;
     float r = power - (shifted - 0x1.8p23f);

@@ -31,6 +31,7 @@ FX_INLINE double fx_scale(double x, uint64_t n)
 //@ name: _exp_poly.f32
 //@ method: minimax of degree 6, relative error 2^-28
 //@ rounded: yes
+//@ chains: p
 FX_INLINE float fx_exp_poly(float r)
 {
     float p = 0x1.6ac5c0p-10f;
@@ -242,6 +243,7 @@ FX_INLINE double fx_exp_short(double x)
 //@ accuracy: 1 ulp
 //@ method: minimax of degree 6 on [-1/2, 1/2]
 //@ rounded: 1.2 ulp
+//@ chains: p
 FX_INLINE float fx_exp2(float x)
 {
     x = x > 129.0f ? 129.0f : x;

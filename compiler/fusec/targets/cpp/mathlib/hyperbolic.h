@@ -6,6 +6,7 @@
 //@ method: x + x^3 P(x^2) up to 0.6, minimax of degree 4; 1 - 2 / (exp(2 |x|) + 1) beyond
 //@ rounded: 1.6 ulp
 //@ exact: r
+//@ chains: e
 FX_INLINE float fx_tanh(float x)
 {
     float z = x * x;

@@ -6,6 +6,7 @@
 //@ name: _log_poly.f32
 //@ method: (log(1 + f) - f) / f^2, minimax of degree 8
 //@ rounded: yes
+//@ chains: p
 FX_INLINE float fx_log_poly(float f)
 {
     float p = -0x1.38fb50p-4f;

@@ -217,6 +217,7 @@ FX_INLINE float fx_acos(float x)
 //@ name: _atan_unit.f32
 //@ method: atan(t) for 0 <= t <= 1, minimax of degree 17
 //@ rounded: yes
+//@ chains: p
 FX_INLINE float fx_atan_unit(float t)
 {
     float z = t * t;

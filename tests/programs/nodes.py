@@ -45,6 +45,7 @@ class StateProgram:
         body: The function's statements.
         results: The names that it returns.
         calls: The statements of each call.
+        inference: Whether blocks in inference mode are that, or else under ``no_grad``.
     """
 
     seed: int
@@ -53,6 +54,7 @@ class StateProgram:
     body: tuple[Node, ...]
     results: tuple[str, ...]
     calls: tuple[tuple[Node, ...], ...]
+    inference: bool = True
 
     @property
     def source(self) -> str:
@@ -77,7 +79,7 @@ class StateProgram:
             text = re.sub(rf"torch\.(?:{'|'.join(FLOATS)})\b", "torch.float64", text)
             autocast = r"torch\.autocast\([^()]*float64[^()]*\)"
             text = re.sub(autocast, "contextlib.nullcontext()", text)
-        if not inference:
+        if not (inference and self.inference):
             text = text.replace("torch.inference_mode(False)", "torch.enable_grad()")
             text = text.replace("torch.inference_mode()", "torch.no_grad()")
         return text.replace('"cpu"', f'"{device}"') if device != "cpu" else text

@@ -74,6 +74,10 @@ def _grade(given: argparse.Namespace) -> int:
         print(f"fuselab.labs: there is no folder {given.folder}", file=sys.stderr)
         return 2
     graded = grade_folder(given.folder, timed=not given.untimed)
+    if not graded:
+        said = f"there are no hand-ins in {given.folder}: students write them with %hand_in"
+        print(f"fuselab.labs: {said} (hand_in_NAME.json)", file=sys.stderr)
+        return 2
     text = as_csv(graded)
     if given.out:
         given.out.write_text(text)

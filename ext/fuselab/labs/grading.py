@@ -78,11 +78,11 @@ def as_csv(graded: Sequence[Graded], chosen: Sequence[Lab] = ()) -> str:
 
     Args:
         graded: The hand-ins.
-        chosen: Whose tasks are columns; those that somebody has answered if none are given.
+        chosen: Whose tasks are columns; those of which somebody has answered one if none are given.
     """
     answered = {name for each in graded for name in each.points}
-    tasks = [task.name for lab in chosen or labs() for task in lab.tasks]
-    columns = tasks if chosen else [name for name in tasks if name in answered]
+    asked = chosen or [lab for lab in labs() if any(task.name in answered for task in lab.tasks)]
+    columns = [task.name for lab in asked for task in lab.tasks]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["file", "student", *columns, "total", "note"])

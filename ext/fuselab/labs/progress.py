@@ -170,9 +170,10 @@ class LabProgress:
         task, state = find_task(name), self.state(name)
         if not task.hints:
             return f"There are no hints about {name}."
+        again = ", once more" if state.hints >= len(task.hints) else ""
         state.hints = min(state.hints + 1, len(task.hints))
         text = task.hints[state.hints - 1]
-        return f"Hint {state.hints} of {len(task.hints)} about {name}: {text}"
+        return f"Hint {state.hints} of {len(task.hints)} about {name}{again}: {text}"
 
     def table(self, chosen: Iterable[Lab] = ()) -> ProgressTable:
         """Return the progress over labs; over those that were begun if none are given."""

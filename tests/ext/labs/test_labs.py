@@ -177,6 +177,9 @@ def test_hints_progress_and_hand_in(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [text[:11] for text in texts] == ["Hint 1 of 3", "Hint 2 of 3", "Hint 3 of 3"] + [
         "Hint 3 of 3"
     ]
+    assert ["once more" in text for text in texts] == [False, False, False, True]
+    assert main(["grade", str(tmp_path)]) == 2
+    assert "there are no hand-ins in" in capsys.readouterr().err
     right = "def bytes_moved(n, k): return 8 * n * k, 8 * n\n"
     assert mine.judge(name, right).ok
     assert not mine.judge(name, "def bytes_moved(n, k): return 0\n").ok
@@ -198,6 +201,7 @@ def test_hints_progress_and_hand_in(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert rows["Ada.json"]["student"] == "'=Ada", "no spreadsheet takes it for a formula"
     assert rows["Ada.json"]["lab01.bytes"] == rows["Ada.json"]["total"] == "1"
     assert rows["Grace.json"]["lab01.softmax"] == "0", "what a file says of itself counts nothing"
+    assert rows["Ada.json"]["lab01.roofline"] == "0", "a column of every task of a lab"
     assert "it is not JSON" in rows["broken.json"]["note"]
     assert "Grace.json: lab99.none: there is no task" in out.err
 

@@ -1,7 +1,8 @@
 """Screenshots of every tab over three real cells, in both themes, and those of the documentation.
 
 ``python tests/browser/pictures.py`` leaves them under ``build/screenshots``, to be looked at;
-``--docs`` also replaces ``docs/images/panel.png``.  What axe-core says of each tab is printed.
+``--docs`` also replaces ``panel.png`` and ``fusion.png`` in ``docs/images``.  What axe-core says of
+each tab is printed.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def main() -> None:
     """Take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=CELLS, default=list(CELLS))
-    parser.add_argument("--docs", action="store_true", help="replace docs/images/panel.png")
+    parser.add_argument("--docs", action="store_true", help="replace those in docs/images")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_ARGS)
@@ -132,8 +133,9 @@ def main() -> None:
                 notebook.close()
         browser.close()
     if options.docs:
-        made = SCREENSHOTS / "cells-norm-kernels-light.png"
-        shutil.copyfile(made, ROOT / "docs" / "images" / "panel.png")
+        for tab, name in (("kernels", "panel"), ("fusion", "fusion")):
+            made = SCREENSHOTS / f"cells-norm-{tab}-light.png"
+            shutil.copyfile(made, ROOT / "docs" / "images" / f"{name}.png")
 
 
 if __name__ == "__main__":

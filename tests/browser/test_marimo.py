@@ -51,6 +51,7 @@ def _(fused, fuselab):
 def address(tmp_path: Path) -> Iterator[str]:
     """Serve the notebook on this machine's loopback."""
     tmp_path.joinpath("notebook.py").write_text(NOTEBOOK)
+    tmp_path.joinpath("pyproject.toml").write_text('[tool.marimo.display]\ntheme = "system"\n')
     paths = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), os.environ["FUSELAB_MARIMO"]]
     home = {"HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     port = _free_port()
@@ -80,6 +81,8 @@ def test_a_result_in_marimo(browser: Browser, address: str) -> None:
         for fact in facts:
             expect(card).to_contain_text(fact)
         expect(card).not_to_contain_text("%%")  # there are no magics here
+        turned = "invert" in card.evaluate("e => getComputedStyle(e).filter")
+        assert turned == (theme == "dark")
         expect(page.locator("body")).to_contain_text("wrong result", timeout=120 * SECOND)
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=SCREENSHOTS / f"frontend-marimo-{theme}.png")

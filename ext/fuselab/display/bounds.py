@@ -57,11 +57,16 @@ def saved(traffic: Traffic) -> str:
     return f"{noise.ratio(found)}× less" if found > 1 else f"{noise.ratio(1 / found)}× more"
 
 
-def limit_words(traffic: Traffic, fused: Timing | None) -> str:
+def beaten(seconds: float, *times: Timing | None) -> bool:
+    """Return whether something took less than a limit, which was timed on a slower machine then."""
+    return any(time is not None and seconds > time.median for time in times)
+
+
+def limit_words(traffic: Traffic, fused: Timing | None, eager: Timing | None = None) -> str:
     """Say what this machine could do at best; what was timed when it was slower is no limit."""
     took = words.duration(traffic.limit)
     products = traffic.limit > traffic.copy
-    if fused is not None and traffic.limit > fused.median:
+    if beaten(traffic.limit, fused, eager):
         what = "such products" if products else f"a copy of its {words.size(traffic.least)}"
         return f"{what} took {took} when this machine was timed"
     if products:
@@ -74,6 +79,7 @@ def bound(
     fused: Timing | None,
     steps: Mapping[str, Timing] | None = None,
     calls: Sequence[str] = (),
+    eager: Timing | None = None,
 ) -> str:
     """Say in one sentence what bounds a cell; empty where nothing was measured.
 
@@ -82,10 +88,13 @@ def bound(
         fused: All of it, as compiled.
         steps: Each kernel that was timed alone.
         calls: What runs as ATen's own kernels, by name.
+        eager: All of it in eager.
     """
     if traffic is None or fused is None or fused.median <= 0 or traffic.limit <= 0:
         return ""
     share = traffic.limit / fused.median
+    if share < 1 and beaten(traffic.limit, eager):
+        return "what bounds it is not known: this machine was slower when its best was timed"
     if traffic.limit > traffic.copy:
         best = "the machine's best" if share >= 1 else f"{share:.2f} of the machine's best"
         return f"computes matrix products, at {best}"
@@ -108,4 +117,4 @@ def bound(
     return f"bound by what it computes: a copy of its bytes takes {part} of its time"
 
 
-__all__ = ["Traffic", "bars", "bound", "limit_words", "saved"]
+__all__ = ["Traffic", "bars", "beaten", "bound", "limit_words", "saved"]

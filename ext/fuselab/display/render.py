@@ -82,9 +82,9 @@ def _outside_text(summary: Summary) -> list[str]:
 
 
 def _first_kernel_text(summary: Summary) -> list[str]:
-    """Return the first lines of the first kernel; nothing where there is none."""
+    """Return the first lines of the kernel to read first; nothing where there is none."""
     lines: list[str] = []
-    for kernel in summary.kernels[:1]:
+    for kernel in filter(None, [summary.main]):
         extent = extent_of(kernel.source, kernel.target)
         lines += ["", f"{kernel.name} ({kernel.target}, {kernel.state}), its body:"]
         lines += [f"{i:4d}  {line}".rstrip() for i, line in enumerate(kernel.head, extent.first)]
@@ -112,7 +112,7 @@ def _memory_text(summary: Summary) -> list[str]:
         for name, count, length in bars(summary.traffic, 24)
     ]
     if said := summary.bound:
-        lines.append(f"{said} ({limit_words(summary.traffic, summary.fused)})")
+        lines.append(f"{said} ({limit_words(summary.traffic, summary.fused, summary.eager)})")
     return lines
 
 
@@ -199,7 +199,7 @@ def summary_html(summary: Summary, picture: str = "") -> str:
         card=f"fuselab-{zlib.crc32(f'{summary.name}{time.time_ns()}'.encode()):08x}",
         bars=bars(summary.traffic, 340) if summary.traffic else [],
         saved=saved(summary.traffic) if summary.traffic else "",
-        limit=limit_words(summary.traffic, summary.fused) if summary.traffic else "",
+        limit=limit_words(summary.traffic, summary.fused, summary.eager) if summary.traffic else "",
         explained=Markup(explained(_shown_words(summary))),
         externs=list(Counter(summary.externs).items()),
         rows=kernel_rows(summary),
@@ -225,7 +225,7 @@ def _shown_words(summary: Summary) -> list[str]:
 def _listings(summary: Summary) -> dict[str, KernelListing]:
     """Return the kernels' listings by name; together no more than ``MOST_LINES``."""
     left, found = MOST_LINES, {}
-    for kernel in summary.kernels:
+    for kernel in summary.reading:
         # Of each at least its beginning: the rest is a click or a name away.
         listing = kernel_listing(kernel, summary.filename, max(left, HEAD_LINES))
         found[kernel.name] = listing

@@ -91,10 +91,22 @@ class Summary:
     spare: tuple[str, int] | None = None
 
     @property
+    def main(self) -> KernelView | None:
+        """The kernel to read first: the slowest, or where times are not known what moves most."""
+        timed = all(kernel.time for kernel in self.kernels)
+        cost = {k.name: k.time.median if timed and k.time else float(k.moved) for k in self.kernels}
+        return max(self.kernels, key=lambda kernel: cost[kernel.name], default=None)
+
+    @property
+    def reading(self) -> list[KernelView]:
+        """The kernels in the order in which one reads them: the main one, then as they run."""
+        return sorted(self.kernels, key=lambda kernel: kernel is not self.main)
+
+    @property
     def bound(self) -> str:
         """What bounds the cell, in a sentence."""
         parts = {k.name: k.time for k in self.kernels if k.time}
-        return bound(self.traffic, self.fused, parts, [call.name for call in self.externs])
+        return bound(self.traffic, self.fused, parts, [c.name for c in self.externs], self.eager)
 
     @property
     def busy(self) -> str:
@@ -108,13 +120,13 @@ class Summary:
         """What one may do next: what for, and what to type."""
         found = []
         if self.filename and not self.filename.startswith("<fuse "):  # a function has no options
-            names = [kernel.name for kernel in self.kernels[:1]]
+            names = [self.main.name] if self.main else []
             found = [("edit", f"fuselab.edit({name!r}, text)") for name in names]
             found += [] if self.models else [("tune", f"fuselab.tune({n!r})") for n in names]
             return [*found, ("help", "help(fuselab)")] if found else []
-        if self.kernels:
+        if self.main:
             found = [
-                ("edit", f"%%fuse --edit {self.kernels[0].name}"),
+                ("edit", f"%%fuse --edit {self.main.name}"),
                 ("tune", "%%fuse --tune 10"),
             ]
             found = found[:1] if self.models else found

@@ -16,6 +16,7 @@ from traitlets import Bool, Enum, Float, Unicode
 
 from fusec.target_api.registry import AUTO, NAMES, described
 from fuselab.cell.tracebacks import shorten_traceback
+from fuselab.display import words
 from fuselab.display.outcomes import Table
 from fuselab.errors import CellSyntaxError, UnknownName
 from fuselab.magics.arguments import (
@@ -34,7 +35,6 @@ from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
 from fuselab.session.progress import Phases, Progress
 from fuselab.session.session import Session
-from fuselab.session.without_gpu import NOT_TUNED
 
 DEFAULT = object()
 
@@ -272,7 +272,7 @@ class FuseMagics(Magics):
     def _tune(self, fused: FusedCell, args: argparse.Namespace) -> list[Any]:
         budget = self.tune_seconds if args.tune is DEFAULT else args.tune
         if fused.simulated:
-            fused.notes.append(NOT_TUNED)
+            fused.notes.append(words.NOT_TUNED)
             return []
         tunable = [name for name, kernel in fused.kernels.items() if kernel.can_be_tuned]
         if not tunable:

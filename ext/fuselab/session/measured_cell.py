@@ -12,7 +12,7 @@ from typing import Any
 
 from fusec.report import SourceLine, Timing, Verdict
 from fuselab.display import words
-from fuselab.display.bounds import Traffic
+from fuselab.display.bounds import Traffic, beaten
 from fuselab.display.pages.timings import peer_title
 from fuselab.display.totals import joined, sum_of, sum_of_limits, total_of
 from fuselab.session.compiled_cell import CompiledCell
@@ -111,8 +111,13 @@ class MeasuredCell(CompiledCell):
                     limits.append(graph.limit())
             known = [each for each in limits if each is not None]
             self.traffic = sum_of_limits(known) if len(known) == len(self.graphs) else None
-            self.limit = self.traffic.limit if self.traffic is not None else None
+            self._set_limit()
             return self.limit
+
+    def _set_limit(self) -> None:
+        """Take over the limit, unless eager itself was quicker: then it was another machine's."""
+        found = self.traffic.limit if self.traffic is not None else 0.0
+        self.limit = None if found <= 0 or beaten(found, self.eager) else found
 
     @property
     def simulated(self) -> bool:
@@ -209,6 +214,7 @@ class MeasuredCell(CompiledCell):
         total = {name: sum_of([run[name] for run in runs]) for name in names}
         self.eager, self.fused = total.pop("eager", None), total.pop("fused", None)
         self.others = {name: time for name, time in sorted(total.items()) if time is not None}
+        self._set_limit()
 
     def _ready(self, graph: Any) -> dict[str, Callable[..., object]]:
         """Return what other compilers have made of a graph, as far as that was asked for."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 MOST_MODELED = 4  # kernels: each is compiled for the GPU, a second the first time
 
-NOT_TUNED = "no GPU here: the times of Triton's interpreter say nothing, so nothing was tuned"
-
 
 def is_simulated(kernel: Kernel) -> bool:
     """Whether an interpreter stands in for the device that a kernel is meant for."""
@@ -74,4 +72,4 @@ def gpu_of(kernel: Kernel) -> str:
     return "sm_90"
 
 
-__all__ = ["NOT_TUNED", "cell_is_simulated", "is_simulated", "model_line", "model_lines"]
+__all__ = ["cell_is_simulated", "is_simulated", "model_line", "model_lines"]

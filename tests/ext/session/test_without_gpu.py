@@ -75,5 +75,7 @@ def test_it_is_not_tuned(cell: FusedCell) -> None:
     panel = cell.workbench()
     panel.kernels.show()
     assert panel.kernels.tune.disabled
+    panel.tab("Tuning").open()
+    assert "no GPU here" in panel.tab("Tuning").line.value
     assert ("tune", "%%fuse --tune 10") not in cell.summary().next
     panel.close()

@@ -62,12 +62,12 @@ def limits_page(cell: Any) -> Page:
     """Measure the machine and return the static page about the limits of a cell."""
     arguments = [a.device for k in cell.kernels.values() for a in k.signature.arguments]
     found = machine(where_computed(arguments))
-    seconds = cell.measure_limit()
+    cell.measure_limit()
     rows = roofline_rows(roofline_points(cell), found)
     title = f"{cell.name}: the limit is not known: a graph did not run, or runs in eager"
-    if seconds is not None:
+    if cell.traffic is not None and cell.traffic.limit > 0:
         takes = f"takes {words.duration(cell.fused.median)}; " if cell.fused is not None else ""
-        title = f"{cell.name}: {takes}{limit_words(cell.traffic, cell.fused)}"
+        title = f"{cell.name}: {takes}{limit_words(cell.traffic, cell.fused, cell.eager)}"
     machine_line = (
         f"memory {found.memory / 1e9:.3g} GB/s, cache {found.cache / 1e9:.3g} GB/s, "
         f"products {found.operations / 1e9:.3g} Gop/s: {found.method}"

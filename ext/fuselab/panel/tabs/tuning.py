@@ -223,6 +223,8 @@ class TuningTab(LazyTab):
             names = [tunable.name for tunable in kernel.tunables]
             names += ["loop plans"] if kernel.plans else []
             text = f"{self._bench.selected}: not tuned yet ({', '.join(names)})"
+            if self._bench.simulated:
+                text = words.NOT_TUNED
         else:
             text = f"{self._bench.selected} declares no tunables"
         self.line.value = escape(text)

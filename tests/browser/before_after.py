@@ -1,0 +1,95 @@
+"""The pictures of docs/workbench.md: at the left what was before, at the right the same cells now.
+
+``python tests/browser/before_after.py`` keeps the left halves and takes the right ones anew, in a
+JupyterLab of 1200 x 700 pixels. Not that of the rule for noise, whose times are made up.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+# Before this folder, which has a conftest of its own.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lab import CHROMIUM_ARGS, OUTPUT, SCREENSHOTS, SECOND, Notebook, Panel, start_lab
+from PIL import Image
+from playwright.sync_api import expect, sync_playwright
+
+from support.chromium import find_chromium
+from support.paths import ROOT
+
+IMAGES = ROOT / "docs" / "images"
+CELLS = [
+    "%load_ext fuselab\nimport torch, torch.nn.functional as F\nfrom torch import nn\n"
+    "x = torch.randn(1024, 1024); w = torch.randn(1024)",
+    "%%fuse --name gelu --panel -q\n"
+    "y = F.gelu(x)\nz = y * w\nq = (z / z.sum(-1, keepdim=True)).softmax(-1)",
+    "weight, bias, a = w, w, x\nx = torch.randn(2048, 1024)",
+    "%%fuse --name chain --out y\nt = torch.tanh(x) * weight + bias\ny = t * torch.sigmoid(t)",
+    "x = a",
+    "%%fuse --name tri --target triton\ny = F.gelu(x) * w",
+    "net = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 10))\n"
+    "inp, lab, opt = torch.randn(64, 256), torch.randint(10, (64,)), "
+    "torch.optim.SGD(net.parameters(), 0.1)",
+    "%%fuse --name step\nloss = F.cross_entropy(net(inp), lab)\n"
+    "loss.backward()\nopt.step()\nopt.zero_grad()",
+]
+SHOWN = {"card": (3, "dark"), "triton": (5, "light"), "step": (7, "light")}
+PLACE = (39, 91, 1161, 669)  # of the notebook on the page
+
+
+def beside(name: str, now: Image.Image) -> None:
+    """Put a picture in place of the right half of a document's picture."""
+    path = IMAGES / f"stranger-{name}.png"
+    both = Image.open(path).convert("RGB")
+    half = (both.width - 12) // 2
+    both.paste("#808080", (half, 0, both.width, both.height))
+    both.paste(now.convert("RGB").crop((0, 0, half, both.height)), (half + 12, 0))
+    both.quantize(200, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+def main() -> None:
+    """Take the pictures."""
+    shot = SCREENSHOTS / "now.png"
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_ARGS)
+        expect.set_options(timeout=60 * SECOND)  # others may have the machine
+        with start_lab(Path(folder, "lab")) as lab:
+            lab.write("now.ipynb", CELLS)
+            notebook = Notebook(browser, lab, width=1200, height=700)
+            notebook.open("now.ipynb")
+            page = notebook.page
+            cells = page.locator(".jp-Notebook .jp-Cell")
+
+            def take(name: str, index: int, theme: str) -> None:
+                notebook.theme(theme)
+                cells.nth(index).evaluate("e => e.scrollIntoView({block: 'start'})")
+                page.mouse.move(1, 1)
+                page.wait_for_timeout(SECOND)
+                page.screenshot(path=shot)
+                beside(name, Image.open(shot).crop(PLACE))
+
+            for index in range(len(CELLS)):
+                notebook.run(index)
+                done = cells.nth(index).locator(".jp-InputPrompt")
+                expect(done).to_have_text(re.compile(r"\[\d+\]"), timeout=120 * SECOND)
+            for name, (index, theme) in SHOWN.items():
+                take(name, index, theme)
+            panel = Panel(cells.nth(1).locator(OUTPUT))
+            panel.tab("Numerics").click()
+            panel.says("Compare again")
+            page.wait_for_timeout(SECOND)
+            notebook.save()
+            notebook.restart_kernel()
+            notebook.open("now.ipynb")
+            expect(Panel(cells.nth(1)).root).to_be_visible()
+            take("reopened", 0, "light")
+            notebook.close()
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -84,7 +84,7 @@ def _loop_backward_fake(
     return torch.empty_like(input), torch.empty_like(weight)
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:  # by these names
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 

@@ -8,6 +8,7 @@ archives of people whose programs you would run.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -155,6 +156,10 @@ def import_cache(path: str | os.PathLike[str], store: CacheStore | None = None) 
                 counts[kind] = counts.get(kind, 0) + 1
                 size += sum(map(len, contents.values()))
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        raise BadArchive(f"{path} is damaged: {error}") from None
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # which a damaged list of files leads to: a place below 0
+            raise
         raise BadArchive(f"{path} is damaged: {error}") from None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, FusecError):

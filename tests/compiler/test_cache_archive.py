@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -191,3 +192,19 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path):
     assert store.get("cpp", {"n": 4}) is not None
     assert store.prune(0) == 4
     assert store.stored() == ()
+
+
+def test_a_place_before_the_file_is_damage(archive, tmp_path, monkeypatch):
+    """Python 3.12 looks there for a file whose place in the archive was changed."""
+
+    def read(self, name):
+        raise OSError(problem, "")
+
+    monkeypatch.setattr("zipfile.ZipFile.read", read)
+    store = CacheStore(tmp_path / "target")
+    problem = errno.EINVAL
+    with pytest.raises(BadArchive, match="is damaged"):
+        fusec.import_cache(archive, store=store)
+    problem = errno.EIO
+    with pytest.raises(OSError, match="Errno 5"):
+        fusec.import_cache(archive, store=store)

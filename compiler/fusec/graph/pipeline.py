@@ -26,6 +26,7 @@ from fusec.graph.convolutions.one_pixel import multiply_single_pixels
 from fusec.graph.losses.in_parts import compute_in_parts
 from fusec.graph.products.alignment import align_products
 from fusec.graph.products.bias import add_biases_later
+from fusec.graph.products.expert_loops import trace_gradients
 from fusec.graph.products.grouped import multiply_groups
 from fusec.graph.products.onednn import multiply_by_onednn
 from fusec.graph.products.products_of_halves import multiply_halves
@@ -198,6 +199,12 @@ PASSES: tuple[Pass, ...] = (
         frozenset({GraphForm.CAPTURED}),
         "memory with gaps that is written into is a view of memory without",
         required="what is returned would have other strides than eager's",
+    ),
+    Pass(
+        "expert_loops",
+        _replacing(trace_gradients),
+        frozenset({GraphForm.CAPTURED}),
+        "a mixture of experts is trained as one graph, not cut at every layer",
     ),
     Pass(
         "inference_regions",

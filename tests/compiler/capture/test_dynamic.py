@@ -19,6 +19,7 @@ from fusec.lower.sizes import SizeTable
 from fusec.lower.values import NotLowered
 from fusec.targets.triton.plan.tiling import times_reach
 from support.compare import difference
+from support.releases import OLD
 
 Make = Callable[[int], tuple[Any, ...]]
 
@@ -178,7 +179,8 @@ def test_reductions_over_joined_symbolic_dimensions(target: str) -> None:
         x = torch.randn(shape)
         assert not difference(compiled(x), function(x))
     assert not compiled.fallbacks
-    assert len(compiled.graphs) == 1
+    # torch 2.11 asks whether a window ends where the image does
+    assert len(compiled.graphs) == 1 + OLD
 
 
 NUMBERS: dict[str, Callable[..., Any]] = {
@@ -265,9 +267,11 @@ def test_windows_of_symbolic_images_divide_32_bits() -> None:
         dynamic=True,
         target="triton",
     )
-    (kernel,) = compiled.kernels.values()
-    assert "tl.int64)" not in kernel.source.partition("def launch")[0]
-    assert "2**28" in kernel.source
+    kernels = compiled.kernels.values()
+    assert len(kernels) == 1 + OLD  # torch 2.11 asks whether a window ends where the image does
+    for kernel in kernels:
+        assert "tl.int64)" not in kernel.source.partition("def launch")[0]
+        assert "2**28" in kernel.source
 
 
 def test_positions_that_may_be_far_from_a_tensor_keep_64_bits() -> None:

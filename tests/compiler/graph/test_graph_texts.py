@@ -12,8 +12,8 @@ from support.whole_programs import IS_PINNED
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_passes_make_of_it(name: str) -> None:
-    case, found = CASES[name], list(told_of(name))
-    if case.device == "cuda" and "convolution" in str(found) and torch.version.cuda:
+    found = list(told_of(name))
+    if name == "each channel by itself" and torch.version.cuda:
         pytest.skip("a torch with cuDNN asks it how results lie")
     if not IS_PINNED and parts_of("graphs").get(name, [""])[0] != found[0]:
         pytest.skip("another torch takes operators apart in another way")

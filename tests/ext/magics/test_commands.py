@@ -261,8 +261,8 @@ class TestBadInput:
         assert "program.py" not in shown
 
     def test_device_that_is_not_there(self, shell):
-        if torch.cuda.is_available():
-            pytest.skip("there is one")
+        if torch.version.cuda:
+            pytest.skip("there may be one: such a torch captures the cell as one graph")
         with pytest.raises((AssertionError, RuntimeError), match=r"(?i)cuda"):
             run(shell, "%%fuse\ny = x * 2\nz = y.to('cuda') + 1")
         assert torch.equal(shell.user_ns["y"], torch.arange(4.0) * 2)

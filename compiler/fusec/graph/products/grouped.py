@@ -22,6 +22,7 @@ DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
 MOST = 2**31  # elements of a matrix, whose places kernels have in 32 bits
 # The loop over experts of ``transformers``, by name: whoever does not have it needs none of this.
 LOOP, BACKWARD = "transformers::grouped_mm_fallback", "transformers::grouped_mm_fallback_backward"
+OWN_LOOP, OWN_BACKWARD = "fusec::expert_loop", "fusec::expert_loop_backward"  # expert_loops.py
 
 
 def multiply_groups(module: fx.GraphModule) -> int:
@@ -31,8 +32,8 @@ def multiply_groups(module: fx.GraphModule) -> int:
         module: Functional, with fake tensors in ``meta["val"]``; changed in place.
     """
     instead = {
-        LOOP: torch.ops.fusec.grouped_product.default,
-        BACKWARD: torch.ops.fusec.grouped_product_backward.default,
+        **dict.fromkeys((LOOP, OWN_LOOP), torch.ops.fusec.grouped_product.default),
+        **dict.fromkeys((BACKWARD, OWN_BACKWARD), torch.ops.fusec.grouped_product_backward.default),
     }
     changed = 0
     for node in module.graph.nodes:

@@ -730,7 +730,8 @@ def test_without_fma_nothing_is_called_for_it() -> None:
     text = helper_sources(["tanh.f32", "exp.f32"], fused=False)
     assert "__builtin_fmaf(" not in text
     assert "fx_fma(" in text
-    assert "p = p * r + 0x" in text  # a step of a polynomial
+    assert "p = p * z + 0x" in text  # a step of a polynomial
+    assert "p_odd = p_odd * p_2 + 0x" in text  # ... and of one in two chains
     assert helper_sources(["abs.f32"], fused=False) == helper_sources(["abs.f32"])
     assert "__builtin_fmaf(" in helper_sources(["exp.f32"])
 

@@ -231,7 +231,7 @@ def test_number_of_processes(
 ) -> None:
     monkeypatch.setenv("FUSEC_TRITON_WORKERS", given)
     count = triton_pool.worker_count()
-    assert count == expected if expected is not None else 0 <= count <= 8
+    assert count == expected if expected is not None else 0 <= count <= triton_pool._MOST
 
 
 def test_constants_are_told_as_they_are() -> None:

@@ -236,7 +236,7 @@ FX_INLINE float fx_atan_unit(float t)
 //@ needs: _atan_unit.f32
 //@ accuracy: 1.5 ulp
 //@ method: pi/2 - atan(1 / |x|) beyond 1
-//@ rounded: 1.6 ulp
+//@ rounded: 1.7 ulp
 FX_INLINE float fx_atan(float x)
 {
     float a = __builtin_fabsf(x);

@@ -56,7 +56,7 @@ def _kernel(
     if len(kernel.signature.sizes) != len(sizes):
         text = f"takes {len(kernel.signature.sizes)} sizes, the loops use {len(sizes)}"
         yield "size_count", text
-    lines = kernel.text.count("\n") + 1
+    lines = len(kernel.text.splitlines())
     for line in kernel.origins:
         if not 1 <= line <= lines:
             yield "origin_line", f"line {line} of {lines} is said to compute something"

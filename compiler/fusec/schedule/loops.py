@@ -136,17 +136,16 @@ def _score(axis: Symbol, weighted: Sequence[tuple[Expr, int]], beyond: float) ->
 
 def _join_loops(body: Body, buffers: Mapping[str, Buffer]) -> Body:
     """Join neighboring loops that every access steps through as if they were one."""
-    changed = True
-    while changed:
-        changed = False
-        for group in (body.axes, body.reduce_axes):
-            for outer, inner in pairwise(group):
-                if _joinable(body, buffers, outer, inner):
-                    body = _joined(body, outer, inner)
-                    changed = True
-                    break
-            if changed:
-                break
+    while pair := next(
+        (
+            (outer, inner)
+            for group in (body.axes, body.reduce_axes)
+            for outer, inner in pairwise(group)
+            if _joinable(body, buffers, outer, inner)
+        ),
+        None,
+    ):
+        body = _joined(body, *pair)
     return body
 
 

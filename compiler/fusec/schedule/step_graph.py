@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -126,7 +126,7 @@ def live_steps(program: Program) -> tuple[Step, ...]:
     return drop_dead(program).steps
 
 
-def kernels_of(steps: Iterable[Step], scheduled: Program) -> dict[str, tuple[str, ...]]:
+def kernels_of(steps: Sequence[Step], scheduled: Program) -> dict[str, tuple[str, ...]]:
     """Return, for each computation before fusion, the kernels that compute it.
 
     What is written to memory belongs to the kernel that writes it; what is not, to the kernels
@@ -139,7 +139,6 @@ def kernels_of(steps: Iterable[Step], scheduled: Program) -> dict[str, tuple[str
         if isinstance(step, Compute)
         for store in step.body.stores
     }
-    steps = tuple(steps)
     readers: dict[str, list[str]] = {}
     for step in steps:
         for buffer in step.reads():

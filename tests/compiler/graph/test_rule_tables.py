@@ -130,6 +130,14 @@ def test_sizes_of_padded_products(
     assert turned == (rows, -(-left[1] // 8) * 8, columns)
 
 
+def test_a_part_of_wider_rows_is_padded_no_further() -> None:
+    """Its rows begin where those of the whole do."""
+    left, right = torch.empty(16, 64).half()[:, :25], torch.empty(25, 40).half()
+    assert alignment._padded_sizes(left, right) == (16, 25, 40)
+    turned = torch.empty(25, 64).half()[:, :17].t()
+    assert alignment._padded_sizes(turned, right) == (17, 25, 40)
+
+
 def test_what_padding_moves() -> None:
     """What a kernel writes anyway, it writes padded."""
     graph = fx.Graph()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +13,11 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fusec.graph import decompositions
-from fusec.graph.products import products_of_halves
+from fusec.graph.products import grouped, products_of_halves
 from fusec.graph.simplify.gaps import _has_gaps, _layout
 from fusec.graph.training.embedding_gradients import _is_zero, _may_join
+from fusec.graph.training.norm_formula import has_statistics
+from fusec.graph.training.norm_inputs import _is_alone, _is_half
 
 aten = torch.ops.aten
 HALF, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -270,3 +274,93 @@ def test_what_was_half_precision() -> None:
             of(aten._to_copy.default, single, value=half.float()),
         ]
         assert [products_of_halves._widened(each) for each in no] == [None] * len(no)
+
+
+# -- products of groups of rows ---------------------------------------------------------------
+
+
+def test_gradients_of_products_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, gradient = torch.randn(9, 4), torch.randn(3, 4, 5), torch.randn(9, 5)
+    ends = torch.tensor([2, 2, 9])
+    groups = [slice(0, 2), slice(2, 2), slice(2, 9)]
+
+    def rows(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x[each] @ matrix for each, matrix in zip(groups, weight, strict=True)])
+
+    def matrices(
+        x: torch.Tensor, gradient: torch.Tensor, ends: torch.Tensor, like: torch.Tensor
+    ) -> torch.Tensor:
+        return torch.stack([x[each].t() @ gradient[each] for each in groups]).to(like.dtype)
+
+    kernels = SimpleNamespace(grouped_rows=rows, grouped_matrices=matrices)
+    monkeypatch.setattr(grouped, "_groups", lambda: kernels)
+    x.requires_grad_()
+    weight.requires_grad_()
+    made = grouped._product(x, weight, ends)
+    made.backward(gradient)
+    of_x, of_weight = grouped._product_backward(x.detach(), weight.detach(), ends, gradient)
+    torch.testing.assert_close(of_x, x.grad)
+    torch.testing.assert_close(of_weight, weight.grad)
+    fake = grouped._product_fake(x, weight, ends)
+    assert (fake.shape, fake.dtype) == (made.shape, made.dtype)
+    for found, wanted in zip(
+        grouped._product_backward_fake(x, weight, ends, gradient), (x, weight), strict=True
+    ):
+        assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+    assert grouped._reach(weight) == 3 * 5 + 4
+    assert grouped._reach(torch.empty(3, 5, 4).transpose(1, 2)) == 3 + 4 * 4
+
+
+# -- norms ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("results", "shape", "dtype", "target", "has"),
+    [
+        (3, (4, 6), F32, aten.native_layer_norm.default, True),
+        (3, (4, 6), F64, aten.native_group_norm.default, True),
+        (2, (4, 6), F32, aten.native_layer_norm.default, False),
+        (3, (4, 6), HALF, aten.native_layer_norm.default, False),
+        (3, (0, 6), F32, aten.native_layer_norm.default, False),
+        (3, (4, 6), F32, aten.native_batch_norm.default, False),
+    ],
+)
+def test_norms_with_exact_statistics(
+    results: int, shape: tuple[int, ...], dtype: torch.dtype, target: Any, has: bool
+) -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.empty(shape)
+    node = graph.call_function(target, (x, [6]))
+    for number in range(results):
+        picked = graph.call_function(operator.getitem, (node, number))
+        picked.meta["val"] = torch.empty(shape[0], dtype=dtype if number else HALF)
+    assert has_statistics(node) is has
+
+
+def test_norms_of_single_elements() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+
+    def alone(given: Any, value: Any) -> bool:
+        x.meta["val"] = given
+        node = graph.call_function(aten.native_layer_norm.default, (x, [1]))
+        node.meta["val"] = value
+        return _is_alone(node)
+
+    one, row = torch.empty(4, 1), torch.empty(4, 6)
+    assert alone(one, (one, one, one))
+    assert alone(one, [one, one, one])
+    assert not alone(row, (row, one, one))
+    assert not alone(one, (one,))
+    assert not alone(one, one)
+    assert not alone(None, (one, one))
+    assert not alone(one, (one, None))
+    x.meta["val"] = row.half()
+    assert _is_half(x)
+    x.meta["val"] = [row.bfloat16(), row]
+    assert _is_half(x)
+    x.meta["val"] = [row, row.half()]
+    assert not _is_half(x)
+    x.meta["val"] = ()
+    assert not _is_half(x)

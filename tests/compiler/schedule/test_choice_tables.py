@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,12 +12,20 @@ from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, IntLike, Symbol
 from fusec.ir.node import Node, dot, index_value, indirect, recording
-from fusec.ir.program import Compute, Extern, Program, TensorRef
+from fusec.ir.program import Compute, Extern, ExternKind, Program, TensorRef
 from fusec.schedule import choices
-from fusec.schedule.align import _check_levels, _match_accesses
+from fusec.schedule.align import (
+    Refusal,
+    _check_levels,
+    _lone_symbol,
+    _match_accesses,
+    _split_pointwise,
+    _turned_symbol,
+)
 from fusec.schedule.fuse import fuse
-from fusec.schedule.loops import _order_by_stride
+from fusec.schedule.loops import _order_by_stride, arrange_loops
 from fusec.schedule.overrides import Overrides, pair
+from fusec.schedule.rules import known_names, overrides_of, steps_named
 from support.triton_bodies import F32, at, axes, buffer
 
 
@@ -155,6 +164,47 @@ def test_a_place_that_is_computed_is_no_loop() -> None:
     assert _match_accesses(first, second, first, second) == {j: Expr.of(i)}
 
 
+def test_rows_and_elements_of_a_reduction() -> None:
+    """The loops of a pointwise body are rows where the reduction's are, the others elements."""
+    (i,), (r,) = axes(4), axes(6, prefix="r")
+    total = ops.reduce("sum", ops.load("x", at(i, r), F32), (r,), F32)
+    moving = Body((i,), (r,), (Store("t", at(i), total),))
+
+    def split(*loops: Symbol, **solved: Expr) -> object:
+        target = Body(loops, (), (Store("y", at(*loops), ops.load("z", at(*loops), F32)),))
+        return _split_pointwise(target, moving, {{"i": i, "r": r}[k]: v for k, v in solved.items()})
+
+    a, b, c = axes(4, 2, 3)
+    flat = Expr.of(b) * 3 + Expr.of(c)
+    for solved in ({}, {"i": Expr.of(a)}, {"r": flat}, {"i": Expr.of(a), "r": flat}):
+        assert split(a, b, c, **solved) == ((a,), (b, c))
+    assert split(b, c, a, i=Expr.of(a)) == ((a,), (b, c))
+    assert split(b, c, a, r=flat) == ((a,), (b, c))
+    assert isinstance(split(b, c, a), Refusal), "the last ones would be the elements"
+    assert isinstance(split(a, b, c, i=Expr.of(a), r=Expr.of(a)), Refusal), "mixed"
+    assert isinstance(split(a, *axes(5)), Refusal)
+    assert isinstance(split(a, b), Refusal)
+    (unit,) = axes(1)
+    assert split(a, i=Expr.of(a)) == ((a,), (r,)), "rows alone: the elements stay the sum's"
+    assert split(a, unit, i=Expr.of(a)) == ((a, unit), (r,))
+
+
+def test_an_index_that_is_one_loop() -> None:
+    (i,), (n,) = axes(6), (Symbol("n", "size", low=2),)
+    assert _lone_symbol(Expr.of(i)) is i
+    for expr in (
+        Expr.of(i) * 2,
+        Expr.of(i) + 1,
+        Expr.of(i) * Expr.of(i),
+        Expr.of(i) // 2,
+        Expr.of(3),
+    ):
+        assert _lone_symbol(expr) is None
+    assert _turned_symbol(5 - Expr.of(i)) is i
+    for expr in (Expr.of(i), 6 - Expr.of(i), 5 - Expr.of(i) * 2, Expr.of(n) - 1, Expr.of(3)):
+        assert _turned_symbol(expr) is None
+
+
 @pytest.mark.parametrize(
     ("size", "part"), [(1, False), (2, True), (3, True)], ids=["one", "two", "three"]
 )
@@ -254,3 +304,55 @@ def test_what_is_too_large_becomes_one_where_it_is_wanted() -> None:
     assert count == 2
     assert "values, more than 400" in reason
     assert outcome(*long, overrides=Overrides(together=AB)) == (1, "")
+
+
+# -- names in rules ---------------------------------------------------------------------------
+
+
+def test_steps_that_a_rule_may_name() -> None:
+    """What the program needs, and nobody asked for, has no name."""
+    made = replace(call("x", "c"), label="mm", body=step("c", "x").body)
+    owned = replace(call("x", "o"), kind=ExternKind.OWNED_TENSOR)
+    steps = (made, owned, step("a", "cx"), step("b", "ao"), replace(step("d", "b"), label="a"))
+    names = {n for s in steps for n in (*s.reads(), *s.writes())}
+    buffers = {n: buffer(n, (64,)) for n in names}
+    refs = (TensorRef("d", buffers["d"].shape, buffers["d"].strides, Expr.of(0), F32),)
+    program = Program(("x",), {}, buffers, steps, refs)
+    known = known_names(program)
+    assert known == {"aten.mm": ("c",), "mm": ("c",), "a": ("a", "d"), "b": ("b",)}
+    assert steps_named(known, "a") == ("a", "d")
+    assert steps_named(known, "a#2") == ("d",)
+    assert steps_named(known, "a#3") == steps_named(known, "z") == ()
+    rules = overrides_of(program, ["a:b"], ["b:mm", "a#1:a"])
+    assert rules.apart == {pair("a", "b"), pair("d", "b")}
+    assert rules.together == {pair("b", "c"), pair("a", "d")}
+
+
+# -- loops that are one -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reads", "loops"),
+    [
+        ((2, 3, 4, 5), None, "120"),
+        ((2, 1, 4, 1), None, "8"),
+        ((2, 3, 4, 5), (60, 20, 5, 0), "24 x 5"),
+        ((2, 3, 4, 5), (0, 0, 5, 1), "6 x 20"),
+        ((2, 3, 4, 5), (120, 40, 5, 1), "6 x 20"),
+        ((2, 3, 4, 5), (60, 20, 0, 1), "6 x 4 x 5"),
+    ],
+)
+def test_neighbors_that_every_access_steps_through_are_one_loop(
+    sizes: tuple[int, ...], reads: tuple[int, ...] | None, loops: str
+) -> None:
+    index = axes(*sizes)
+    value = ops.load("x", at(*index), F32)
+    body = Body(index, (), (Store("y", at(*index), value),))
+    buffers = {"x": buffer("x", sizes, strides=reads), "y": buffer("y", sizes)}
+    arranged = arrange_loops(body, buffers)
+    assert " x ".join(str(axis.size) for axis in arranged.axes) == loops
+    total = ops.reduce("sum", value, index, F32)
+    body = Body((), index, (Store("total", (), total),))
+    buffers["total"] = buffer("total", ())
+    found = " x ".join(str(axis.size) for axis in arrange_loops(body, buffers).reduce_axes)
+    assert found == loops or reads is not None

@@ -74,14 +74,16 @@ def found_phases(body: Body, buffers: Mapping[str, Buffer]) -> Body:
     if row is not None and counts.get(row, 1) > 1:
         points = known(product(a.size for a in body.axes if a.size is not None))
         phases = math.prod(counts.values())
-        for rows in ROWS_A_STEP:
-            if rows == 1 or (
+        counts[row] *= next(
+            rows
+            for rows in ROWS_A_STEP
+            if rows == 1
+            or (
                 size_of(row) % (4 * counts[row] * rows) == 0
                 and points // (phases * rows) >= LEAST_WAVES * sms() * 128
                 and phases * rows * len(body.stores) <= MOST_STORES
-            ):
-                counts[row] *= rows
-                break
+            )
+        )
     return cut(body, counts, known_values)
 
 

@@ -244,15 +244,8 @@ def by_stride(body: Body, buffers: Mapping[str, Buffer], axes: Sequence[Symbol])
     best: tuple[int, list[int]] | None = None
     for name, index in accesses:
         offset = buffers[name].offset(index)
-        steps = []
-        for axis in axes:
-            if not offset.is_affine_in(axis):
-                break
-            step = offset.coefficient(axis).constant
-            if step is None:
-                break
-            steps.append(abs(step))
-        if len(steps) != len(axes) or 0 in steps:
+        steps = [abs(offset.coefficient(axis).constant or 0) for axis in axes]
+        if 0 in steps:
             continue  # folded, symbolic, or broadcast along one of them
         weight = buffers[name].bytes
         if best is None or weight > best[0]:

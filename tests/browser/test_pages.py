@@ -60,6 +60,8 @@ def opened(browser: Browser, exporter: Any, notebook: Any, style: str = "") -> A
     page.set_content(text, wait_until="domcontentloaded")
     if style:
         page.add_style_tag(content=style)
+    # A figure that comes later changes what there is to scroll.
+    page.wait_for_function("() => [...document.images].every(each => each.complete)")
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     return page
 

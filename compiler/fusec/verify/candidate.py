@@ -19,7 +19,7 @@ Build = Callable[[str], Path | None]
 
 # What a run may take at least; then so many times what eager takes, a byte at the slowest rate
 # that is not a mistake, and an element in Triton's interpreter.
-_TIMEOUT = 3.4
+_TIMEOUT = 3.0
 _SLOWER = 20.0
 _SLOWEST = 50e6
 _INTERPRETER_SECONDS = 1e-4

@@ -38,9 +38,9 @@ def test_results_of_every_type_are_checked(to: torch.dtype) -> None:
     (graph,) = compiled.graphs
     (kernel,) = graph.kernels
     assert graph.check(kernel, kernel.source + "\n# the same\n", timed=False).ok
-    wrong = kernel.source.replace("64.0", "63.0") if "64.0" in kernel.source else ""
-    if wrong:
-        assert not graph.check(kernel, wrong, timed=False).ok
+    wrong = kernel.source.replace("0.015625", "0.03125")  # a 64th
+    assert wrong != kernel.source
+    assert not graph.check(kernel, wrong, timed=False).ok
 
 
 @pytest.mark.parametrize("dtype", FEW_BITS + INTEGERS[:4], ids=str)

@@ -14,7 +14,14 @@ from fusec.ir.index import Expr, IntLike, Symbol
 from fusec.ir.node import Node, dot, index_value, indirect, recording
 from fusec.ir.program import Compute, Extern, ExternKind, Program, TensorRef
 from fusec.schedule import choices
-from fusec.schedule.align import _check_levels, _match_accesses
+from fusec.schedule.align import (
+    Refusal,
+    _check_levels,
+    _lone_symbol,
+    _match_accesses,
+    _split_pointwise,
+    _turned_symbol,
+)
 from fusec.schedule.fuse import fuse
 from fusec.schedule.loops import _order_by_stride, arrange_loops
 from fusec.schedule.overrides import Overrides, pair
@@ -155,6 +162,47 @@ def test_a_place_that_is_computed_is_no_loop() -> None:
     both = ops.binary("add", ops.load("x", at(j), F32), ops.load("y", at(j), F32))
     second = Body((j,), (), (Store("b", at(j), both),))
     assert _match_accesses(first, second, first, second) == {j: Expr.of(i)}
+
+
+def test_rows_and_elements_of_a_reduction() -> None:
+    """The loops of a pointwise body are rows where the reduction's are, the others elements."""
+    (i,), (r,) = axes(4), axes(6, prefix="r")
+    total = ops.reduce("sum", ops.load("x", at(i, r), F32), (r,), F32)
+    moving = Body((i,), (r,), (Store("t", at(i), total),))
+
+    def split(*loops: Symbol, **solved: Expr) -> object:
+        target = Body(loops, (), (Store("y", at(*loops), ops.load("z", at(*loops), F32)),))
+        return _split_pointwise(target, moving, {{"i": i, "r": r}[k]: v for k, v in solved.items()})
+
+    a, b, c = axes(4, 2, 3)
+    flat = Expr.of(b) * 3 + Expr.of(c)
+    for solved in ({}, {"i": Expr.of(a)}, {"r": flat}, {"i": Expr.of(a), "r": flat}):
+        assert split(a, b, c, **solved) == ((a,), (b, c))
+    assert split(b, c, a, i=Expr.of(a)) == ((a,), (b, c))
+    assert split(b, c, a, r=flat) == ((a,), (b, c))
+    assert isinstance(split(b, c, a), Refusal), "the last ones would be the elements"
+    assert isinstance(split(a, b, c, i=Expr.of(a), r=Expr.of(a)), Refusal), "mixed"
+    assert isinstance(split(a, *axes(5)), Refusal)
+    assert isinstance(split(a, b), Refusal)
+    (unit,) = axes(1)
+    assert split(a, i=Expr.of(a)) == ((a,), (r,)), "rows alone: the elements stay the sum's"
+    assert split(a, unit, i=Expr.of(a)) == ((a, unit), (r,))
+
+
+def test_an_index_that_is_one_loop() -> None:
+    (i,), (n,) = axes(6), (Symbol("n", "size", low=2),)
+    assert _lone_symbol(Expr.of(i)) is i
+    for expr in (
+        Expr.of(i) * 2,
+        Expr.of(i) + 1,
+        Expr.of(i) * Expr.of(i),
+        Expr.of(i) // 2,
+        Expr.of(3),
+    ):
+        assert _lone_symbol(expr) is None
+    assert _turned_symbol(5 - Expr.of(i)) is i
+    for expr in (Expr.of(i), 6 - Expr.of(i), 5 - Expr.of(i) * 2, Expr.of(n) - 1, Expr.of(3)):
+        assert _turned_symbol(expr) is None
 
 
 @pytest.mark.parametrize(

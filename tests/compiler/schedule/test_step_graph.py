@@ -20,6 +20,7 @@ from fusec.schedule.step_graph import (
     GraphEdge,
     GraphNode,
     StepGraph,
+    fusion_view,
     kernels_of,
     rule_for,
     step_graph,
@@ -141,6 +142,22 @@ def test_kernels_of_steps() -> None:
         **{"to_a": ("to_b", "to_z"), "to_b": ("to_b",)},
         **{"to_c": ("to_z",), "to_z": ("to_z",)},
     }
+
+
+def test_what_fusion_did() -> None:
+    """Each computation has its kernels before and after; calls and inputs have none."""
+    lowered = (kernel("x", "a"), call("a", "c"), kernel("ac", "z"))
+    scheduled = (kernel("x", "a"), call("a", "c"), replace(kernel("ac", "z"), name="fused"))
+    before, after = (
+        Program(("x",), {}, BUFFERS, steps, (ref("z"),)) for steps in (lowered, scheduled)
+    )
+    view = fusion_view(before, after, [])
+    assert {n.name: n.kernels for n in view.before.nodes if n.kind in ("kernel", "extern")} == {
+        "to_a": ("to_a",), "to_c": (), "to_z": ("fused",),
+    }  # fmt: skip
+    assert {n.name: n.kernels for n in view.after.nodes if n.kind in ("kernel", "extern")} == {
+        "to_a": ("to_a",), "to_c": (), "fused": ("fused",),
+    }  # fmt: skip
 
 
 def node(name: str, kind: str, *kernels: str, detail: str = "") -> GraphNode:

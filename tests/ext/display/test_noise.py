@@ -27,10 +27,12 @@ from fuselab.display.pages.tuning import effect_rows
 from fuselab.display.plots import figures, search
 from fuselab.display.plots.cell import cell_figure
 from fuselab.display.plots.machine import RooflinePoint
+from fuselab.display.plots.tuning import outcome_figure
 from fuselab.panel.attempts import attempt
 from fuselab.panel.context import CellFacts, Checked
 from fuselab.panel.tabs.tuning import progress_line, ranking_table
 from fuselab.panel.widgets import plain
+from fuselab.panel.widgets.drawing import trial_words
 from fuselab.panel.workbench import Workbench, head_line
 from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
@@ -257,6 +259,9 @@ def test_views_of_a_search_agree(run: TuningRun) -> None:
     assert marked == [config]
     table = html.unescape(ranking_table(run))
     word = "in use" if run.stopped else "best so far"
+    compared = outcome_figure(run)
+    below = in_figure(compared) if compared is not None else ""
+    assert not below or f"{config}, {word}" in below
     assert re.findall(r"<td>([^<(]+) \(" + word, table) == [config]
     assert f"{word}: {config}" in drawn
     assert f"{word} {config}" in progress_line(run)
@@ -267,6 +272,12 @@ def test_views_of_a_search_agree(run: TuningRun) -> None:
         assert "faster than before" not in outcome.note()
     for text in (outcome.note(), table if run.stopped else "", drawn if run.stopped else ""):
         assert not re.search(r"\bbest\b(?! so far)", text), text
+    # What a point of the plot says of a configuration is what its row says.
+    rows = dict(re.findall(r"<td>([A-Z]+=\d+(?: [A-Z]+=\d+)*)[^<]*</td><td class=n>([^<]*)", table))
+    for index, trial in enumerate(run.trials):
+        if trial.timing is not None and str(trial) in rows:
+            assert trial_words(run, index) == f"{trial}: {rows[str(trial)]}; pick to use it"
+    assert str(run.trials[run.best]) in rows
     used = dict(run.trials[run.best].values)
     for name, text, _ in effect_rows(run):
         assert re.findall(r"(\d+): [\d.]+ \S+ ◂", text) == [str(used[name])]

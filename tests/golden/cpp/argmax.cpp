@@ -22,15 +22,16 @@ extern "C" int row_argmax(const float* __restrict__ x, int64_t* __restrict__ out
         if (chunk_max_nan) chunk_max = NAN;
         if (row_argmax2 < 0 || chunk_max > row_max
             || (chunk_max != chunk_max && row_max == row_max)) {
-            int32_t found = 100;
-            #pragma omp simd reduction(min : found)
+            int32_t left = 0;
+            #pragma omp simd reduction(max : left)
             for (int64_t r0 = 0; r0 < 100; ++r0) {
                 const float x_val = x[i0 * 100 + r0];
-                const int32_t place = (x_val == chunk_max) | (x_val != x_val) ? (int32_t)(r0) : 100;
-                found = place < found ? place : found;
+                const int32_t here = (x_val == chunk_max) | (x_val != x_val) ? 100 - (int32_t)(r0)
+                    : 0;
+                left = here > left ? here : left;
             }
             row_max = chunk_max;
-            row_argmax2 = found;
+            row_argmax2 = 100 - left;
         }
         out[i0] = row_argmax2;
     }

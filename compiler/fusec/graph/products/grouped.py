@@ -98,7 +98,7 @@ def _product_backward(
     x: Tensor, weight: Tensor, ends: Tensor, gradient: Tensor
 ) -> tuple[Tensor, Tensor]:
     groups = _groups()
-    of_x = groups.grouped_rows(gradient, weight.transpose(1, 2), ends)
+    of_x = groups.grouped_rows(gradient, weight.mT, ends)
     return of_x, groups.grouped_matrices(x, gradient, ends, weight)
 
 

@@ -24,7 +24,6 @@ from fusec.devices import is_gpu
 from fusec.graph.facts.captured import erase_unused, may_wait
 from fusec.graph.facts.notes import say_of_captured
 from fusec.graph.simplify.attention_masks import kind_of, known_value
-from fusec.graph.simplify.idle_dropouts import is_idle_dropout
 
 _PRODUCTS = frozenset({operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"})
 _SOFTMAXES = frozenset({torch.softmax, F.softmax, "softmax"})
@@ -201,10 +200,18 @@ def _before(node: fx.Node) -> fx.Node | None:
         if _calls(node, _SOFTMAXES):
             return node
         is_cast = node.op == "call_method" and node.target == "to" and len(node.args) == 2
-        if not (is_cast and node.args[1] in _DTYPES) and not is_idle_dropout(node):
+        if not (is_cast and node.args[1] in _DTYPES) and not _is_idle(node):
             return None
         (node,) = node.all_input_nodes
     return None
+
+
+def _is_idle(node: fx.Node) -> bool:
+    """Whether this is a dropout that drops nothing."""
+    if node.target is not F.dropout:
+        return False
+    given = {**dict(zip(("input", "p", "training"), node.args, strict=False)), **node.kwargs}
+    return given.get("training", True) is False or bool(given.get("p", 0.5) == 0)
 
 
 def _is_over_rows(node: fx.Node) -> bool:

@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from fusec.codegen.common.c_language import Expression
+from fusec.errors import CompileError
 from fusec.ir import ops
 from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr
 from fusec.ir.node import Node, indirect, recording
+from fusec.targets.cpp.assembly import assembly
 from fusec.targets.cpp.memory.prefetch import declare_line
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.deinterleave import _casts, _neighbors
@@ -281,3 +283,10 @@ def test_where_lines_are_broken(text: str, lines: list[str]) -> None:
     marked = wrap(text, 22, " \\")
     assert all(len(line) <= 22 or "x" * 20 in line for line in marked)
     assert all(line.endswith(" \\") for line in marked[:-1])
+
+
+def test_assembly_of_what_does_not_compile() -> None:
+    with pytest.raises(CompileError) as raised:
+        assembly("int first = 1;\nint second = ;\n")
+    (wrong, *_) = raised.value.diagnostics
+    assert wrong.line == 2

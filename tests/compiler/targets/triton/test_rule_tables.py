@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +18,21 @@ from fusec.targets.triton.plan import choices
 from fusec.targets.triton.plan.choice import known, power_of_two
 from fusec.targets.triton.plan.phases import fills_tile, size_of
 from fusec.targets.triton.plan.reduction_facts import stores_rows, walked_axes
-from fusec.targets.triton.plan.tiling import by_stride, times_reach
+from fusec.targets.triton.plan.tiling import LIMIT, MOST_TIMES, by_stride, times_reach
+from fusec.targets.triton.rewrite.packed_operands import (
+    FUSED,
+    _converted,
+    _narrow,
+    _whole,
+    narrowed,
+)
 from fusec.targets.triton.rewrite.word_operands import _constant, _field
 from fusec.targets.triton.text.block import is_often_zero
 from fusec.targets.triton.text.expressions import number
+from fusec.targets.triton.text.kernel_writer import KernelWriter
+from fusec.targets.triton.toolchain import packed_kernel
 from fusec.targets.triton.toolchain.lines import ptx_by_line, sass_by_line
+from fusec.targets.triton.toolchain.watched_run import collecting
 from support.decisions import runs
 from support.triton_bodies import F32, at, axes, buffer
 from support.whole_programs import MACHINE
@@ -343,3 +354,148 @@ def test_axes_from_the_slowest() -> None:
     assert order(turned, at(i, j), (4, 6)) == "kij"
     folded = ops.load("x", (Expr.of(k) // 2, *at(i, j)), F32)
     assert order(folded, at(i, j), (4, 6)) == "ijk", "nothing is known: as they were"
+
+
+# -- positions in 32 bits ---------------------------------------------------------------------
+
+
+def test_positions_that_the_index_type_holds() -> None:
+    (a,) = axes(Expr.of(Symbol("n", "size", low=2)))
+    i, known = Expr.of(a), Expr.of(axes(100)[0])
+    assert a.size is not None
+
+    def fits(expr: Expr, index_type: str = "INDEX") -> tuple[bool, bool]:
+        kernel: Any = SimpleNamespace(
+            reach=[a.size], index_type=index_type, needs=SimpleNamespace(reaching=False)
+        )
+        return KernelWriter.fits_index(kernel, expr), kernel.needs.reaching
+
+    assert fits(known) == (True, False)
+    assert fits(known * 0 + LIMIT - 1) == (True, False)
+    assert fits(known * 0 - LIMIT + 1) == (True, False)
+    assert fits(known * 0 + LIMIT) == (False, False)
+    assert fits(known * 0 - LIMIT) == (False, False)
+    assert fits(i) == (True, False)
+    assert fits(i * 2) == (True, True)
+    assert fits(i * MOST_TIMES) == (True, True)
+    assert fits(i * (MOST_TIMES + 1)) == (False, False)
+    assert fits(i, "tl.int32") == (False, False)
+    assert fits(known, "tl.int32") == (True, False)
+
+
+# -- halves that are computed as themselves ---------------------------------------------------
+
+F16, BF16 = torch.float16, torch.bfloat16
+
+
+def f32(value: float) -> Node:
+    return ops.const(value, F32)
+
+
+def test_whole_numbers_and_their_range() -> None:
+    (i,) = axes(64)
+    byte, signed = ops.load("b", at(i), U8), ops.load("s", at(i), I8)
+    wide, below = ops.cast(byte, F32), ops.cast(signed, F32)
+    assert _whole(f32(3.0)) == (3.0, 3.0)
+    assert _whole(f32(3.5)) is None
+    assert _whole(wide) == (0, 255)
+    assert _whole(ops.binary("add", wide, below)) == (-128, 382)
+    assert _whole(ops.binary("sub", wide, below)) == (-127, 383)
+    assert _whole(ops.binary("mul", wide, below)) == (-128 * 255, 127 * 255)
+    assert _whole(ops.binary("mul", below, below)) is not None
+    assert _whole(ops.binary("truediv", wide, below)) is None
+    assert _whole(ops.binary("add", wide, f32(0.5))) is None
+    assert _whole(ops.load("x", at(i), F32)) is None
+
+
+def test_bytes_as_floats_by_their_bits() -> None:
+    (i,) = axes(64)
+    byte, signed, word = (ops.load(n, at(i), d) for n, d in (("b", U8), ("s", I8), ("w", I32)))
+
+    def name(node: Node, dtype: torch.dtype) -> str:
+        found = _converted(ops.cast(node, F32), dtype)
+        return "" if found is None else found.name  # type: ignore[attr-defined]
+
+    nibble = ops.binary("bitwise_and", byte, ops.const(15, U8))
+    large = ops.binary("bitwise_and", word, ops.const(255, I32))
+    larger = ops.binary("bitwise_and", word, ops.const(511, I32))
+    assert [name(n, F16) for n in (byte, signed, word, large, larger)] == [
+        "half_of_byte", "half_of_signed_byte", "", "half_of_byte", "",
+    ]  # fmt: skip
+    assert [name(n, F32) for n in (byte, signed)] == ["float_of_byte", "float_of_signed_byte"]
+    assert [name(n, BF16) for n in (nibble, byte, signed)] == ["bfloat_of_nibble", "", ""]
+    assert _converted(ops.load("x", at(i), F32), F16) is None
+    assert _converted(ops.cast(ops.load("h", at(i), F16), F32), F16) is None
+
+
+def test_a_half_computed_by_one_operation() -> None:
+    (i,) = axes(64)
+    x, y, z = (ops.cast(ops.load(name, at(i), F16), F32) for name in "xyz")
+    single = ops.load("single", at(i), F32)
+
+    def found(value: Node, few: bool = False, dtype: torch.dtype = F16) -> tuple[str, str]:
+        node = narrowed(ops.cast(value, dtype), few)
+        return getattr(node, "name", "cast"), str(node.dtype)
+
+    for name in ("add", "sub", "mul"):
+        assert found(ops.binary(name, x, y)) == (name, "torch.float16")
+        assert found(ops.binary(name, x, single)) == ("cast", "torch.float16")
+    assert found(ops.binary("truediv", x, y)) == ("cast", "torch.float16")
+    assert found(ops.binary("add", x, f32(0.5))) == ("add", "torch.float16")
+    assert found(ops.binary("add", x, f32(0.1))) == ("cast", "torch.float16")
+    product = ops.binary("mul", x, y)
+    assert found(ops.binary("add", product, z)) == ("cast", "torch.float16")
+    assert found(ops.binary("add", product, z), few=True) == (FUSED, "torch.float16")
+    assert found(ops.binary("add", z, product), few=True) == (FUSED, "torch.float16")
+    assert found(ops.binary("sub", product, z), few=True) == ("cast", "torch.float16")
+    assert found(ops.binary("add", product, single), few=True) == ("cast", "torch.float16")
+    assert narrowed(single) is single
+    assert _narrow(single, F16) is None
+    assert _narrow(ops.unary("neg", x), F16) is None
+
+
+# -- starts -----------------------------------------------------------------------------------
+
+
+def test_starts_are_collected_and_nothing_runs() -> None:
+    triton = pytest.importorskip("triton")
+
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def kernel(x):  # type: ignore[no-untyped-def]
+        pass
+
+    namespace: dict[str, Any] = {"kernel": kernel, "BLOCK": 64}
+    x = torch.ones(3)
+    with collecting(namespace) as starts:
+        namespace["kernel"][(2,)](x, num_warps=4)
+        assert namespace["BLOCK"] == 64
+    assert [(s.function, s.args, s.kwargs, s.grid) for s in starts] == [
+        (kernel, (x,), {"num_warps": 4}, (2,))
+    ]
+    assert namespace == {"kernel": kernel, "BLOCK": 64}
+
+
+def test_several_starts_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+    made = SimpleNamespace(num_warps=4, shared=1024)
+    compiled = SimpleNamespace(run="loaded", metadata=made, function="77")
+    metadata = SimpleNamespace(target="gpu")
+    kernel: Any = SimpleNamespace(src=SimpleNamespace(fn="function"), metadata=metadata)
+    monkeypatch.setattr(packed_kernel, "packed_source", lambda source, count: (source, count))
+    monkeypatch.setattr(packed_kernel, "_options", lambda metadata: {"of": metadata})
+    monkeypatch.setattr(
+        packed_kernel.triton_pool, "compile_source", lambda *given: asked.append(given)
+    )
+
+    def compile_packed(source: Any, metadata: Any) -> Any:
+        asked.append((source, metadata))
+        return compiled
+
+    monkeypatch.setattr(packed_kernel, "compile_packed", compile_packed)
+    found = packed_kernel._build(kernel, 3)
+    source = (kernel.src, 3)
+    assert asked == [
+        (source, {"of": metadata}, "gpu", {"kernel": "function"}),
+        (source, metadata),
+    ]
+    assert found == packed_kernel.PackedKernel(compiled, 77, 128, 1024)

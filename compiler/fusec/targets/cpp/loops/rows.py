@@ -438,15 +438,17 @@ class RowWriter:
         arg = node.args[0]
         with writer.block(f"if ({beats(item, part.place)})", node.source):
             inner = Scope(self.kernel, scope)
-            found = inner.name("found")
+            left = inner.name("left")
             points = product(axis_sizes(node.axes))
             limit = self.kernel.index_text(points, {})
-            # As wide as a float where it can be: twice as many in a vector, and SSE2 and AVX2
-            # have no least of 64 bits. Of a row of 1024 that takes 0.34, 0.78 and 0.86 (AVX-512).
+            # How many are left from the first such on: 0 is none, so that a select needs no more
+            # than a mask. As wide as a float where it can be: twice as many in a vector, and SSE2
+            # and AVX2 have no extremes of 64 bits. A row of 1024 takes 0.34 of the time with
+            # SSE2, 0.84 with AVX2, 0.87 with AVX-512.
             short = points.constant is not None and points.constant < 2**31
             kind, cast = ("int32_t", "(int32_t)") if short else ("int64_t", "")
-            writer.line(f"{kind} {found} = {limit};")
-            writer.directive(f"omp simd reduction(min : {found})")
+            writer.line(f"{kind} {left} = 0;")
+            writer.directive(f"omp simd reduction(max : {left})")
             with writer.block(head(inner, axis, *span)):
                 self._bind_rows(inner, {n for n in self.scratch if self._kept_before(n, number)})
                 inner.compute(self.kernel.closure([arg], inner.values), writer, named=[arg])
@@ -454,12 +456,12 @@ class RowWriter:
                 same = f"{value} == {part.place}"
                 if part.dtype.is_floating_point:
                     same = f"({same}) | ({value} != {value})"
-                place = inner.name("place")
-                where = f"{cast}({position(inner, node)})" if cast else position(inner, node)
-                writer.line(f"const {kind} {place} = {same} ? {where} : {limit};")
-                writer.line(f"{found} = {place} < {found} ? {place} : {found};")
+                here = inner.name("here")
+                where = f"{cast}({position(inner, node)})"
+                writer.line(f"const {kind} {here} = {same} ? {limit} - {where} : 0;")
+                writer.line(f"{left} = {here} > {left} ? {here} : {left};")
             writer.line(f"{item.place} = {part.place};")
-            writer.line(f"{item.index} = {found};")
+            writer.line(f"{item.index} = {limit} - {left};")
 
 
 __all__ = ["RowWriter", "Span", "write_row", "write_rows"]

@@ -38,6 +38,7 @@ FX_INLINE double fx_trig_reduce(float x, uint32_t& n)
 //@ name: _sin_quadrant.f32
 //@ needs: _bits.f32
 //@ method: sin(r + n pi/2) for |r| <= pi/4, minimax of degrees 9 and 8
+//@ rounded: yes
 FX_INLINE float fx_sin_quadrant(float r, uint32_t n)
 {
     float z = r * r;
@@ -57,6 +58,7 @@ FX_INLINE float fx_sin_quadrant(float r, uint32_t n)
 //@ name: sin.f32
 //@ needs: _trig_reduce.f32 _sin_quadrant.f32
 //@ accuracy: 1.5 ulp
+//@ rounded: 1.6 ulp
 FX_INLINE float fx_sin(float x)
 {
     uint32_t n;
@@ -68,6 +70,7 @@ FX_INLINE float fx_sin(float x)
 //@ name: cos.f32
 //@ needs: _trig_reduce.f32 _sin_quadrant.f32
 //@ accuracy: 1.5 ulp
+//@ rounded: 1.6 ulp
 FX_INLINE float fx_cos(float x)
 {
     uint32_t n;
@@ -103,6 +106,7 @@ FX_INLINE bool fx_is_far(float x) { return !(__builtin_fabsf(x) < 32768.0f); }
 //@ needs: _flag _trig_reduce_moderate.f32 _sin_quadrant.f32 sin.f32
 //@ accuracy: 1.5 ulp
 //@ method: a third of the work where moderate says that |x| < 2^15
+//@ rounded: 1.6 ulp
 template <typename Moderate>
 FX_INLINE float fx_moderate_sin(float x, Moderate moderate)
 {
@@ -117,6 +121,7 @@ FX_INLINE float fx_moderate_sin(float x, Moderate moderate)
 //@ needs: _flag _trig_reduce_moderate.f32 _sin_quadrant.f32 cos.f32
 //@ accuracy: 1.5 ulp
 //@ method: a third of the work where moderate says that |x| < 2^15
+//@ rounded: 1.6 ulp
 template <typename Moderate>
 FX_INLINE float fx_moderate_cos(float x, Moderate moderate)
 {

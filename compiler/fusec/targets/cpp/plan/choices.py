@@ -392,7 +392,9 @@ def worth_deinterleaving(length: int | None) -> bool:
     if length is None or not LEAST_DEINTERLEAVED <= length <= MOST_DEINTERLEAVED:
         return False
     single = length % 8
-    return single == 0 or (single <= 4 if length >= MIN_BLOCKED else single == 4 and length <= 64)
+    return single == 0 or (
+        single <= 4 if length >= MIN_BLOCKED else single == 4 and length // 8 < 8
+    )
 
 
 # Elements of float32 in a vector, where vectors can be read by masks.

@@ -53,11 +53,10 @@ def sass_by_line(listing: str) -> dict[int, list[str]]:
     current = 0
     for line in listing.splitlines():
         place = re.search(r'//## File ".*", line (\d+)', line)
+        match = re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", line)
         if place:
             current = int(place[1])
-            continue
-        match = re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", line)
-        if match and current and match[1] != "NOP":
+        elif match and current and match[1] != "NOP":
             found.setdefault(current, []).append(match[1])
     return found
 

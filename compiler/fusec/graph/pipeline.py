@@ -39,6 +39,7 @@ from fusec.graph.simplify.attention_masks import simplify_attention_masks
 from fusec.graph.simplify.cse import merge_common
 from fusec.graph.simplify.extremes import compute_compared_once
 from fusec.graph.simplify.gaps import view_what_has_gaps
+from fusec.graph.simplify.idle_dropout import pass_input_on
 from fusec.graph.simplify.inference_regions import record_nothing_instead
 from fusec.graph.simplify.out_types import sum_in_the_type_of_out
 from fusec.graph.simplify.random_seeds import replace_random
@@ -192,6 +193,13 @@ PASSES: tuple[Pass, ...] = (
         frozenset({GraphForm.CAPTURED}),
         "sums into a tensor of another type are added up in that type",
         required="integers would be those of the sum, not the sum of integers",
+    ),
+    Pass(
+        "idle_dropout",
+        _replacing(pass_input_on),
+        frozenset({GraphForm.CAPTURED}),
+        "dropout that drops nothing is its input, not a copy of it",
+        required="an update of its result would not reach its input",
     ),
     Pass(
         "gaps",

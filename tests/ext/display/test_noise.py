@@ -27,6 +27,7 @@ from fuselab.display.pages.tuning import effect_rows
 from fuselab.display.plots import figures, search
 from fuselab.display.plots.cell import cell_figure
 from fuselab.display.plots.machine import RooflinePoint
+from fuselab.display.plots.tuning import outcome_figure
 from fuselab.panel.attempts import attempt
 from fuselab.panel.context import CellFacts, Checked
 from fuselab.panel.tabs.tuning import progress_line, ranking_table
@@ -258,6 +259,9 @@ def test_views_of_a_search_agree(run: TuningRun) -> None:
     assert marked == [config]
     table = html.unescape(ranking_table(run))
     word = "in use" if run.stopped else "best so far"
+    compared = outcome_figure(run)
+    below = in_figure(compared) if compared is not None else ""
+    assert not below or f"{config}, {word}" in below
     assert re.findall(r"<td>([^<(]+) \(" + word, table) == [config]
     assert f"{word}: {config}" in drawn
     assert f"{word} {config}" in progress_line(run)

@@ -34,7 +34,8 @@ def outcome_figure(run: TuningRun) -> Figure | None:
     rows = []
     for index, trial in best:
         assert trial.timing is not None
-        marks = ", best" * (index == run.best) + ", at the start" * (index == 0)
+        word = ", in use" if run.stopped else ", best so far"
+        marks = word * (index == run.best) + ", at the start" * (index == 0)
         color = plots.EDITED if index == run.best else plots.FUSED
         rows.append((f"{trial}{marks}", trial.timing, color))
     plots.bars(axes, rows, reference=rows[0][1], room=1.7)

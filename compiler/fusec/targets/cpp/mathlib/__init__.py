@@ -72,9 +72,9 @@ _STATEMENT = re.compile(
 )
 # A step of a polynomial: the rounding of its product is multiplied away by the steps after it.
 _POLYNOMIAL = re.compile(
-    r"    float (?P<name>\w) = (?P<first>-?0x\S+f);\n"
-    r"(?P<steps>(?:    (?P=name) = (?P=name) \* (?P<argument>\w) \+ [^;()]+f;\n)"
-    r"(?:    (?P=name) = (?P=name) \* (?P=argument) \+ [^;()]+f;\n)*)"
+    r"    (?P<type>float|double) (?P<name>\w) = (?P<first>-?0x[^;]+);\n"
+    r"(?P<steps>(?:    (?P=name) = (?P=name) \* (?P<argument>\w) \+ [^;()]+;\n)"
+    r"(?:    (?P=name) = (?P=name) \* (?P=argument) \+ [^;()]+;\n)*)"
 )
 _HORNER = re.compile(r"\b([cepqrs]) = __builtin_fmaf?\(\1, (\w+), (-?0x[^()]+)\);")
 
@@ -185,18 +185,18 @@ def _in_two_chains(text: str, names: Collection[str]) -> str:
     """
 
     def chains(found: re.Match[str]) -> str:
-        name, argument = found["name"], found["argument"]
+        kind, name, argument = found["type"], found["name"], found["argument"]
         constants = [found["first"], *re.findall(r"\+ ([^;]+);", found["steps"])]
         split, kept = constants[:-2], constants[-2:]
         if name not in names:
             return found[0]
-        lines = [f"float {name}_2 = {argument} * {argument};"]
+        lines = [f"{kind} {name}_2 = {argument} * {argument};"]
         for start in (0, 1):
             chain = f"{name}_{'even' if (len(split) - start) % 2 else 'odd'}"
             first, *rest = split[start::2]
-            lines.append(f"float {chain} = {first};")
+            lines.append(f"{kind} {chain} = {first};")
             lines += [f"{chain} = {chain} * {name}_2 + {constant};" for constant in rest]
-        lines.append(f"float {name} = {name}_odd * {argument} + {name}_even;")
+        lines.append(f"{kind} {name} = {name}_odd * {argument} + {name}_even;")
         lines += [f"{name} = {name} * {argument} + {constant};" for constant in kept]
         return "".join(f"    {line}\n" for line in lines)
 

@@ -88,6 +88,8 @@ struct fx_flag
 //@ name: _trig_reduce_moderate.f32
 //@ needs: _bits.f32
 //@ method: fx_trig_reduce for |x| < 2^15: pi/2 in three parts
+//@ rounded: yes
+//@ exact: r
 FX_INLINE float fx_trig_reduce_moderate(float x, uint32_t& n)
 {
     float shifted = __builtin_fmaf(x, 0x1.45f306p-1f, 0x1.8p23f);

@@ -216,6 +216,14 @@ def test_what_eager_computes_is_computed(name: str) -> None:
     assert not difference(fusec.compile(function)(x.clone()), function(x.clone()))
 
 
+def test_out_of_another_type_where_every_number_is_symbolic() -> None:
+    compiled = fusec.compile(lambda x, out, k: torch.kthvalue(x, k, out=out), dynamic=True)
+    x, places = torch.rand(4), torch.empty((), dtype=I64)
+    assert compiled(x, (torch.empty(()), places), 2)[0] == x.sort()[0][1]
+    with pytest.raises(RuntimeError):
+        compiled(x, (torch.empty((), dtype=torch.float64), places), 2)
+
+
 def test_a_loss_that_torch_211_takes_apart_wrongly() -> None:
     x, target = torch.rand(3, 4, requires_grad=True), torch.tensor([[0, 1, -1, 0]] * 3)
     found = fusec.compile(F.multilabel_margin_loss)(x, target)

@@ -74,6 +74,8 @@ def _small(value: object, content: str) -> object:
         if content == "diagonal" and len(shape) > 1:
             made.diagonal(dim1=-2, dim2=-1).fill_(1)
         return made.to(known.dtype)
+    if isinstance(known, (torch.SymInt, torch.SymFloat)):
+        known = known.node.hint  # a dimension, where every number is symbolic
     if isinstance(known, (bool, int, float)):
         return known
     raise _Unknown

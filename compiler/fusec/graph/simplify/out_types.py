@@ -11,7 +11,7 @@ import copy
 import torch
 from torch import fx
 
-_SUMS = (torch.sum, torch.nansum, torch.prod, torch.mean)
+_SUMS = (torch.sum, torch.nansum, torch.prod, torch.mean, torch.cumsum, torch.cumprod)
 
 
 def sum_in_the_type_of_out(module: fx.GraphModule) -> fx.GraphModule:

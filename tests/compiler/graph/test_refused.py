@@ -216,6 +216,14 @@ def test_what_eager_computes_is_computed(name: str) -> None:
     assert not difference(fusec.compile(function)(x.clone()), function(x.clone()))
 
 
+def test_a_loss_that_torch_211_takes_apart_wrongly() -> None:
+    x, target = torch.rand(3, 4, requires_grad=True), torch.tensor([[0, 1, -1, 0]] * 3)
+    found = fusec.compile(F.multilabel_margin_loss)(x, target)
+    wanted = F.multilabel_margin_loss(x, target)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(*(torch.autograd.grad(each, x)[0] for each in (found, wanted)))
+
+
 def test_a_table_of_types() -> None:
     mean = torch.ops.aten.mean.default
     assert refused(mean, [(I64, "cpu")]) == I64

@@ -7,18 +7,22 @@ A graph that has such a call runs in eager, which raises there.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._pytree import tree_leaves
 
+from fusec.devices import CPU
 from fusec.graph.refusals.asked import Given, raises_for
 from fusec.graph.refusals.numbers import has_odd_number, raises_in_eager
 from fusec.graph.refusals.shapes import refused_write, traced_value
 
+aten = torch.ops.aten
 # In place, with a result of the type that the operands have in common.
 _IN_PLACE = frozenset(("mul_", "multiply_", "__imul__", operator.imul))
 
@@ -61,6 +65,8 @@ def refused_call(module: fx.GraphModule) -> str:
             return f"{node.name} writes into a tensor that cannot take its result"
         if node.target in _TYPES and _has_no_kernel(node):
             return f"{node.name} is of a type that has no kernel"
+        if node.target is F.multilabel_margin_loss and _takes_margins_apart_wrongly():
+            return f"{node.name} is a loss that this torch takes apart wrongly"
         if node.target in _INDEX_ADD and _scales_bools(node):
             return f"{node.name} adds bools times a number, which only ATen's kernel knows how to"
         if node.target in _ALIKE and len(set(_types((node.args, node.kwargs)))) > 1:
@@ -94,6 +100,16 @@ def _has_no_kernel(node: fx.Node) -> bool:
     if given is None or given.device.type != "cpu":
         return False
     return given.dtype not in _TYPES[node.target]
+
+
+@functools.cache
+def _takes_margins_apart_wrongly() -> bool:
+    """Whether torch's decomposition, which tracing cannot avoid, is another loss: that of 2.11."""
+    rule = torch._decomp.decomposition_table.get(aten.multilabel_margin_loss_forward.default)
+    with unset_fake_temporarily(), torch.device(CPU), torch.no_grad():
+        x, target = torch.arange(8).reshape(2, 4) / 8, torch.tensor([[0, 1, -1, 0]] * 2)
+        wanted = F.multilabel_margin_loss(x, target)
+        return rule is not None and not torch.allclose(rule(x, target, 1)[0], wanted)
 
 
 def _scales_bools(node: fx.Node) -> bool:

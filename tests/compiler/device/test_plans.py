@@ -660,7 +660,8 @@ def test_the_driver_is_declared_as_cudas_header_declares_it(tmp_path: Path) -> N
     folder = Path(native.__file__).parent
     text = "\n".join(
         [
-            "#define PY_SSIZE_T_CLEAN\n#include <Python.h>\n#include <cstdint>",
+            "#define PY_SSIZE_T_CLEAN\n#include <Python.h>\n#include <cstdint>\n#include <cstdlib>",
+            (folder / "system.cpp").read_text(),
             (folder / "driver.cpp").read_text(),
             (SUPPORT / "driver_layout.cpp").read_text(),
         ]

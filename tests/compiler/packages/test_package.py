@@ -288,7 +288,7 @@ def test_what_no_package_can_hold_is_refused(tmp_path):
     for function, words in (
         (breaks, "more than one graph"),
         (counts, "is compiled again at each call"),
-        (draws, "no operator of ATen"),
+        (draws, "not an operator of ATen"),
         (norm, "which its calls do not give"),
         (lambda x: 3, "computes nothing"),
     ):
@@ -321,7 +321,7 @@ def test_gradients_and_views_of_other_numbers_are_refused(tmp_path):
         loaded(freed)
     with pytest.raises(CannotRun, match="tangent"), torch.autograd.forward_ad.dual_level():
         loaded(torch.autograd.forward_ad.make_dual(torch.ones(4), torch.ones(4)))
-    with pytest.raises(CannotRun, match="no plain tensor"):
+    with pytest.raises(CannotRun, match="not a plain tensor"):
         torch.func.vmap(loaded)(torch.ones(3, 4))
 
 

@@ -283,7 +283,7 @@ def test_what_a_search_found_is_drawn() -> None:
     run = run_of(configs, [10.0 + abs(n - 7) for n in range(len(configs))])
     figure = outcome_figure(run)
     assert figure is not None
-    assert "GRAIN=1 UNROLL=1, best, at the start" in texts(figure)
+    assert "GRAIN=1 UNROLL=1, in use, at the start" in texts(figure)
     assert {axes.get_xlabel() for axes in figure.axes} >= {"GRAIN", "UNROLL"}
     assert "best time with it (ms)" in {axes.get_ylabel() for axes in figure.axes}
     assert outcome_figure(run_of([{"A": 1}], [1.0])) is None

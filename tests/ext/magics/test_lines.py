@@ -36,7 +36,7 @@ def test_every_subject_has_a_page(real: Any) -> None:
         "stages": "loop IR, before fusion",
         "guards": "x is a float32 tensor of 16 x 32",
         "numerics": "against float64",
-        "limits": "a copy of its bytes",
+        "limits": "a copy of its 4.12 KiB",
         "counters": "of each kernel alone",
     }
     for subject, fact in facts.items():

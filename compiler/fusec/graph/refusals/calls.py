@@ -65,7 +65,7 @@ def refused_call(module: fx.GraphModule) -> str:
             return f"{node.name} writes into a tensor that cannot take its result"
         if node.target in _TYPES and _has_no_kernel(node):
             return f"{node.name} is of a type that has no kernel"
-        if node.target is F.multilabel_margin_loss and _takes_margins_apart_wrongly():
+        if node.target is F.multilabel_margin_loss and _decomposes_margins_wrongly():
             return f"{node.name} is a loss that this torch takes apart wrongly"
         if node.target in _INDEX_ADD and _scales_bools(node):
             return f"{node.name} adds bools times a number, which only ATen's kernel knows how to"
@@ -103,7 +103,7 @@ def _has_no_kernel(node: fx.Node) -> bool:
 
 
 @functools.cache
-def _takes_margins_apart_wrongly() -> bool:
+def _decomposes_margins_wrongly() -> bool:
     """Whether torch's decomposition, which tracing cannot avoid, is another loss: that of 2.11."""
     rule = torch._decomp.decomposition_table.get(aten.multilabel_margin_loss_forward.default)
     with unset_fake_temporarily(), torch.device(CPU), torch.no_grad():

@@ -104,7 +104,7 @@ IS: dict[str, Build] = {
     "shifted, and the rest": loss(three, take(..., slice(None, -1), ALL),
                                    step("reshape", -1, COLUMNS), right=some(9)),
 }  # fmt: skip
-LAYER, ELSEWHERE = "no linear layer", "read elsewhere"
+LAYER, ELSEWHERE = "not a linear layer", "read elsewhere"
 IS_NOT: dict[str, tuple[str, Build]] = {
     "for each row": ("a loss for each row", loss(reduction="none")),
     "reduced as of old": ("a loss for each row", loss(reduce=True)),

@@ -21,7 +21,7 @@ def of(*dtypes: torch.dtype) -> tuple[torch.Tensor, ...]:
     return tuple(torch.ones(3, dtype=dtype) for dtype in dtypes)
 
 
-WIDE, OTHER, NONE = "cannot hold", "into a tensor of another type", "no kernel"
+WIDE, OTHER, NONE = "cannot hold", "cannot take its result", "no kernel"
 BOOLS, DIFFERENT, DIVIDES = "only ATen's kernel", "of different types", "divides integers"
 ROWS = torch.tensor([0, 1])
 CASES: list[tuple[str, str, Any, tuple[Any, ...], dict[str, Any]]] = [

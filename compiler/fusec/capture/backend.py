@@ -127,7 +127,7 @@ class Backend:
                 compiler = GraphCompiler(orders, graph, stages, input_names(module))
                 graph.compiled = compiler.compile(captured.inputs)
                 analyze_no_operators(graph.compiled)
-                reason = reason_after(captured, compiler.views_of_updated)
+                reason = reason_after(captured, compiler.views_of_updated, compiler.returns_a_base)
         except BaseException as error:
             reason = reason_of_failure(captured, error)
             if not reason:

@@ -25,6 +25,10 @@ _MISPLACED = (
     "it returns a view of symbolic size of an input that it updates and that has gaps, "
     "which AOTAutograd would lay over other elements"
 )
+_BASE = (
+    "it returns an input that shares memory with another one and is updated, "
+    "for which AOTAutograd would return what both are views of"
+)
 
 
 def strict() -> bool:
@@ -62,13 +66,18 @@ def reason_before(graph: GraphCall) -> str:
     return next((f"{said}: {reason}" for said, reason in found if reason), "")
 
 
-def reason_after(graph: GraphCall, views_of_updated: Sequence[int]) -> str:
+def reason_after(
+    graph: GraphCall, views_of_updated: Sequence[int], returns_a_base: bool = False
+) -> str:
     """Return why what AOTAutograd made of a graph is not used, or an empty string.
 
     Args:
         graph: As it was captured.
         views_of_updated: The inputs of which it returns views and that it updates.
+        returns_a_base: Whether a result is taken for what several inputs are views of.
     """
+    if returns_a_base:
+        return f"it runs in eager: {_BASE}"
     misplaced = any(has_gaps(graph.inputs[i]) for i in views_of_updated)
     return f"it runs in eager: {_MISPLACED}" if misplaced else ""
 

@@ -21,6 +21,7 @@ from fusec.capture.eager_reasons import strict
 from fusec.capture.fast_path.direct import (
     epilogue_instead_of_wrappers,
     keep_saved_tensors,
+    returns_a_base,
     saved_outputs,
     views_of_updated_inputs,
 )
@@ -107,6 +108,8 @@ class GraphCompiler:
         self.saved_names: dict[str, str] = {}  # of forward's results, by its graph's own names
         self.unwraps_subclasses = False  # whether AOTAutograd takes tensor subclasses apart
         self.views_of_updated: tuple[int, ...] = ()
+        self.returns_a_base = False
+        self.inputs = 0  # of the captured graph
         self.entered = 0.0
         # As where the graph is called, by TorchDynamo's guards; AOTAutograd changes both meanwhile.
         self.autocast = torch._C._is_any_autocast_enabled()
@@ -121,6 +124,7 @@ class GraphCompiler:
         """Compile the graph for its example inputs; return what AOTAutograd hands out."""
         module = self._run_passes(GraphForm.CAPTURED, self.graph.eager)
         self.entered = time.perf_counter()
+        self.inputs = len(inputs)
         self.unwraps_subclasses = has_subclasses(module, inputs)
         # As in eager, where one leaves autocast before asking for gradients: each operator's
         # gradient has the types of its forward pass, and nothing else is converted.
@@ -237,6 +241,7 @@ class GraphCompiler:
             self.partition = ()
             if kind != "backward":
                 self.views_of_updated = views_of_updated_inputs()
+                self.returns_a_base = returns_a_base(self.inputs)
             with Rest():
                 result = self._part(kind, module)
             self.graph.stages = tuple(self.stages)

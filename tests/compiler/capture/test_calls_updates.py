@@ -252,6 +252,26 @@ def test_views_of_updated_inputs() -> None:
         assert mine[0]._base is a
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("shape", [(4, 4), (2, 3)], ids=str)
+def test_results_that_are_one_of_several_views_of_a_base(
+    shape: tuple[int, int], dynamic: bool
+) -> None:
+    def function(x: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.atan_(), b * 2
+
+    torch._dynamo.reset()
+    compiled = fusec.compile(function, dynamic=dynamic)
+    for _ in range(2):
+        b = torch.randn(shape)
+        other = b.clone()
+        mine, theirs = compiled(b.t(), b), function(other.t(), other)
+        same(mine, theirs)
+        same(b, other)
+        assert mine[0].data_ptr() == b.data_ptr()
+        assert mine[0].stride() == theirs[0].stride()
+
+
 def test_views_where_gradients_are_recorded_keep_their_wrappers() -> None:
     def function(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return a + 1, a.view(8, 8)

@@ -320,6 +320,25 @@ def views_of_updated_inputs() -> tuple[int, ...]:
     return tuple(found)
 
 
+def returns_a_base(inputs: int) -> bool:
+    """Return whether AOTAutograd takes what inputs are views of for one of them, as a result.
+
+    It is asked while AOTAutograd compiles the graph. Of inputs that share memory, of which one is
+    updated, it makes their base the only input; up to torch 2.11 a result that is one of them is
+    the base then, in the base's shape.
+
+    Args:
+        inputs: How many the graph has.
+    """
+    record = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    try:
+        fewer = len(record.input_info) < inputs  # type: ignore[union-attr]
+        kinds = [each.output_type.name for each in record.output_info]  # type: ignore[union-attr]
+    except _UNKNOWN:
+        return False
+    return fewer and "is_input" in kinds
+
+
 def _replay(steps: Any, base: torch.Tensor) -> torch.Tensor:
     """Make a view as AOTAutograd does."""
     made: torch.Tensor = torch._C._functionalization.apply_view_meta_sequence(base, steps)
@@ -333,6 +352,7 @@ __all__ = [
     "epilogue_instead_of_wrappers",
     "keep_saved_tensors",
     "names_only",
+    "returns_a_base",
     "saved_outputs",
     "updates_are_plain",
     "views_of_updated_inputs",

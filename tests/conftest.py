@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,15 +53,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         assert mark is not None
         for item in left_out(group, *mark.args):
             item.add_marker(pytest.mark.slow)
-
-
-def pytest_collection_finish() -> None:
-    """Have the garbage collector look no more at what was imported and collected.
-
-    That is millions of objects, over which each full collection takes seconds; tests ask for many.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

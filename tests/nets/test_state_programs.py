@@ -41,9 +41,11 @@ def any_number_of_states() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def collects_what_is_new() -> None:
+def collects_what_is_new() -> Iterator[None]:
     """Programs that raise collect garbage: not that of all tests before, which takes a second."""
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.sample(1)

@@ -22,14 +22,6 @@ LOGGER = logging.getLogger("torch._dynamo.variables.ctx_manager")
 
 
 @pytest.fixture
-def nothing_is_frozen() -> Iterator[None]:
-    """As a user's process is; that of the tests freezes what was collected."""
-    gc.unfreeze()
-    yield
-    gc.freeze()
-
-
-@pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What the logger lets through."""
     found: list[str] = []
@@ -177,7 +169,6 @@ def test_the_collector_rests_while_something_is_compiled(monkeypatch: pytest.Mon
         gc.enable()
 
 
-@pytest.mark.usefixtures("nothing_is_frozen")
 def test_it_rests_until_the_last_one_ends_and_loses_nothing() -> None:
     class Cycle:
         pass
@@ -195,7 +186,6 @@ def test_it_rests_until_the_last_one_ends_and_loses_nothing() -> None:
     assert gone() is None
 
 
-@pytest.mark.usefixtures("nothing_is_frozen")
 def test_what_an_inner_rest_leaves_is_old() -> None:
     with Rest():
         with Rest():

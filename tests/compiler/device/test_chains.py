@@ -15,6 +15,7 @@ from fusec.call import native
 from fusec.device import driver as device_machine
 from fusec.device.start_rows import MANY_PROGRAMS
 from fusec.errors import BadOption
+from support.collector import looking_at_what_is_new
 from support.fake_device import ByHand, Device, calls, library, like, operator, scale, steps_of
 
 N = 8
@@ -22,9 +23,11 @@ NEVER, MEASURED, ALWAYS = 0, 1, 2
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _native_part() -> None:
+def _native_part() -> Iterator[None]:
     if native.types(wait=True) is None:
         pytest.skip(f"no native part: {native.problem()}")
+    with looking_at_what_is_new():
+        yield
 
 
 @pytest.fixture

@@ -15,17 +15,20 @@ from fusec.call import native
 from fusec.device.capture_policy import MOST_PLACES, MOST_RESIDING, WARM_UPS, Policy
 from fusec.device.residents import Homes, at_home, holders, may_stay
 from fusec.device.steps import Output, PythonCall, SizedProgram
+from support.collector import looking_at_what_is_new
 from support.fake_device import ByHand, Device, calls, library, like, operator, scale, steps_of
 
 N = 8
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _native_part() -> None:
+def _native_part() -> Iterator[None]:
     if native.types(wait=True) is None:
         assert "Python.h" in native.problem() or "only CPython" in native.problem()
         pytest.skip(f"no native part: {native.problem()}")
     assert holders() is not None
+    with looking_at_what_is_new():
+        yield
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ _PERSONALITY = re.compile(r"DW\.ref\.__g\w+_personality_\w+")
 # What a loader writes, and nobody after it: the linker has these pages read-only then, or reads
 # them itself.
 _LOADERS = re.compile(
-    r"\.data\.rel\.ro(\..*)?|\.(preinit|init|fini)_array|\.[cd]tors|\.dynamic|\.got(\.plt)?|\.jcr"
-    r"|\.t(data|bss)|\.eh_frame(_hdr)?|\.gcc_except_table"
+    r"\.(data|bss)\.rel\.ro(\..*)?|\.relro_padding|\.(preinit|init|fini)_array|\.[cd]tors"
+    r"|\.dynamic|\.got(\.plt)?|\.jcr|\.t(data|bss)|\.eh_frame(_hdr)?|\.gcc_except_table"
 )
 # What answers clang's calls of OpenMP by libgomp's: ``toolchain/openmp/entry.cpp``.
 _OWN_THREADS = re.compile(r"_ZN12fusec_openmp\S+")

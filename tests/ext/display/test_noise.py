@@ -166,7 +166,7 @@ ERROR = r"(NaN|\d[\d.]*(?:e-?\d+)?)"
 def test_no_view_shows_two_figures_for_one_thing(
     times: tuple[Timing, ...], least: int, rates: tuple[float, ...], errors: list[float]
 ) -> None:
-    """The card, a terminal, a shared file, each tab, each page: a figure is what it is elsewhere."""
+    """The card, a terminal, a shared file, each tab and page: a figure is what it is elsewhere."""
     eager, fused, alone, copy = times
     cell = _cell()
     (kernel,) = cell.kernels.values()
@@ -192,7 +192,7 @@ def test_no_view_shows_two_figures_for_one_thing(
     alone_file = mock.patch.object(Kernel, "export", lambda _, path: path)
     with tempfile.TemporaryDirectory() as folder, alone_file:
         shared = cell.share(folder)[0].read_text(encoding="utf-8")
-    this_machine = mock.patch.object(limits, "machine", lambda _: found)
+    this_machine = mock.patch.object(limits, "machine", return_value=found)
     with this_machine, mock.patch.object(type(cell), "measure_limit", lambda self: self.limit):
         page = limits.limits_page(cell)
     views = {

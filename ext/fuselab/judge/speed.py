@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 import time
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from fuselab.judge.answer_worker import (
 )
 from fuselab.judge.cases import Asked
 from fuselab.judge.task import TensorTask
-from fuselab.judge.trial import AnswerOutcome, AnswerProgram, named, run
+from fuselab.judge.trial import AnswerOutcome, AnswerProgram, is_busy, named, run_patiently
 
 _ROUNDS = 3
 _FASTEST = 10  # copies that no kernel is faster than
@@ -38,6 +37,7 @@ _FAR = 1.3
 _SECONDS = 0.06  # of calls in a round
 _UNEXPLAINED = 0.35  # seconds a process may take beside what its calls take
 _MOST_CALLS = 200
+_LONGEST_ROUND = 8.0  # seconds
 _BETWEEN = 1e-3  # seconds that may go by between two calls: inputs change, results are noted
 _LOOKED_AT = 12  # calls of a round whose results are compared, besides the last
 _LOOKING = 0.15  # seconds that may take
@@ -189,7 +189,10 @@ def _round(
     sizes = task.numbers(*inputs) if hasattr(task, "numbers") else ()
     case = Case((*inputs, pokes, *outputs, seen, clock), sizes)
     more = {"budget": _SECONDS}
-    outcome = run(program, "time", operands, [case], plan=[(True, threads)], timeout=8.0, more=more)
+    plan = [(True, threads)]
+    outcome = run_patiently(
+        program, "time", operands, [case], plan=plan, timeout=_LONGEST_ROUND, more=more
+    )
     if not outcome.runs:
         return outcome, clock[:0]
     times = outcome.runs[0][0].outputs[-1]
@@ -221,15 +224,6 @@ def _copy_work(moved: int, threads: int) -> float:
         if before:
             found.append(worked(before, this_system().thread_times(), threads))
     return sorted(found)[len(found) // 4] if found else 0.0
-
-
-def is_busy() -> bool:
-    """Whether more wants to run here than there are processors; False where nobody says."""
-    load = getattr(os, "getloadavg", None)
-    try:
-        return load is not None and load()[0] > (os.cpu_count() or 1)
-    except OSError:
-        return False
 
 
 def _enough(
@@ -307,4 +301,4 @@ def _problem(
     return ""
 
 
-__all__ = ["Speed", "is_busy", "measure"]
+__all__ = ["Speed", "measure"]

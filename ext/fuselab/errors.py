@@ -56,7 +56,7 @@ class NotJudged(FuselabError, RuntimeError):
     """An answer that the machine left no time: nothing was found out about it, so it is no 0."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"it was not judged: {why}", "judge it again, on a machine with less to do")
+        super().__init__(f"it was not judged: {why}", "judge it again when less is going on")
 
 
 class CellSyntaxError(FuselabError):

@@ -178,7 +178,10 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
         softmax_with("return torch.empty_like(x, device='meta')"),
         "it raises NotImplementedError",
     ),
-    "zeros left out": (softmax_with("", after="(e / e.sum(-1, keepdim=True)).to_sparse()"), "sparse"),
+    "zeros left out": (
+        softmax_with("", after="(e / e.sum(-1, keepdim=True)).to_sparse()"),
+        "sparse",
+    ),
     "an array": (softmax_with("", after="(e / e.sum(-1, keepdim=True)).numpy()"), "a ndarray"),
     "bfloat16 in between": (
         softmax_with("").replace("torch.exp(x -", "torch.exp(x.bfloat16().float() -"),

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from fusec.errors import CompileError, FusecError
-from fusec.kernel_source import Role
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
 from fusec.verify.binary import problem as binary_problem
@@ -292,9 +291,7 @@ def _counts(task: FunctionTask, program: AnswerProgram) -> list[AnswerFinding]:
     case = Case((*asked.case.tensors, text_area(_REPORT)))
     names, results = _operand_names(task, len(asked.inputs), len(asked.eager))
     operands = named(names, [*results, REPORT])
-    outcome = run_patiently(
-        program, "count", operands, [case], plan=[(True, 1)], timeout=_COUNTING
-    )
+    outcome = run_patiently(program, "count", operands, [case], plan=[(True, 1)], timeout=_COUNTING)
     if outcome.finding is not None:
         reason = f"the compiler cannot follow it: {outcome.finding.reason}"
         raise _Ended("counts", reason, outcome.finding.line)

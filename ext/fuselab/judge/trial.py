@@ -28,7 +28,7 @@ _PYTHON, _TRITON = "fuselab.judge.answer_worker", "fuselab.judge.triton_worker"
 # What the process that is forked has imported beforehand.
 _COUNTING = ["fusec.api", _PYTHON]
 _INTERPRETING = ["triton.language", "triton.runtime.interpreter", _TRITON]
-# The process ends an answer at its limit; only if it fails to, this much later it is taken for dead.
+# The process ends an answer at its limit; if it does not, this much later it is taken for dead.
 # A machine with much else to do may keep it from its processor for that long.
 _GRACE = 60.0
 # Times what an answer may take, where it has had to wait for a processor.

@@ -240,7 +240,7 @@ def points(name: str) -> float:
 
 @contextlib.contextmanager
 def _standard_error_shut() -> Iterator[None]:
-    """Let nothing through: nbgrader gives no points for a cell that writes there, a warning, say."""
+    """Let nothing through: nbgrader gives no points for a cell that writes there."""
     kept, shut = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         with contextlib.redirect_stderr(io.StringIO()):

@@ -18,7 +18,7 @@ from fuselab.judge.task import Task
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Judge; return 0 if the answer passes, 1 if not, 2 for no verdict or a mistake in what was asked."""
+    """Judge; return 0 if it passes, 1 if not, 2 for no verdict or a mistake in what was asked."""
     parser = argparse.ArgumentParser(prog="python -m fuselab.judge", description=__doc__)
     parser.add_argument("task", help="a Python file that defines `task`")
     parser.add_argument("answer", type=Path, help="the file with the answer")

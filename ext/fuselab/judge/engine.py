@@ -333,9 +333,9 @@ def _speeds(task: TensorTask, program: AnswerProgram) -> list[AnswerFinding]:
             else AnswerProgram(task.entry, task.baseline)
         )
     # Threads that wait for each other say nothing while others have the processors: with one, then.
-    alone = task.limits.share is None and is_busy()
-    found = measure(task, program, baseline, 1 if alone else _threads())
-    if alone and isinstance(task, CppTask) and not (found.problem or reaches(task, found)):
+    single = task.limits.share is None and is_busy()
+    found = measure(task, program, baseline, 1 if single else _threads())
+    if single and isinstance(task, CppTask) and not (found.problem or reaches(task, found)):
         found = measure(task, program, baseline, _threads())  # it may have threads of its own
     if found.problem:
         raise _Ended("speed", found.problem)

@@ -65,15 +65,16 @@ def line_costs(
         buffers: Of its graph's program, where it has symbolic sizes.
     """
     source = kernel.generated
-    moved = source.read_bytes, source.written_bytes
     if not isinstance(kernel.body, Body):  # somebody made a kernel without one
         return {}
-    if min(moved) < 0 and sizes and buffers is not None:
-        moved = tuple(count(kernel.body, buffers, sizes) for count in (read_bytes, written_bytes))
-    if min(moved) < 0:
+    reading, writing = source.read_bytes, source.written_bytes
+    if min(reading, writing) < 0 and sizes and buffers is not None:
+        reading = read_bytes(kernel.body, buffers, sizes)
+        writing = written_bytes(kernel.body, buffers, sizes)
+    if min(reading, writing) < 0:
         return {}
-    read = _scaled(_reads(kernel.body, sizes), moved[0])
-    written = _scaled(_writes(kernel.body, sizes), moved[1])
+    read = _scaled(_reads(kernel.body, sizes), reading)
+    written = _scaled(_writes(kernel.body, sizes), writing)
     work: dict[SourceLine, int] = defaultdict(int)
     for node, count in operations_of(kernel.body, sizes):
         if count is None:

@@ -65,7 +65,7 @@ def kernel_costs(cell: Any) -> dict[str, dict[SourceLine, LineCost]]:
     for graph in cell.graphs:
         known |= graph_line_costs(graph)
     steps = {found.where for found in cell.breaks if found.of_optimizer and found.where}
-    found = {}
+    found: dict[int, dict[SourceLine, LineCost]] = {}
     for graph in cell.graphs:
         mine = {id(k): known.get(id(k)) or line_costs(k) for k in graph.kernels}
         if len(steps) == 1 and not any(mine.values()):  # the graph of an optimizer's step

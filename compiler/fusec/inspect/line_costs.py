@@ -65,18 +65,19 @@ def line_costs(
         buffers: Of its graph's program, where it has symbolic sizes.
     """
     source = kernel.generated
-    if not isinstance(kernel.body, Body):  # somebody made a kernel without one
+    body: Any = kernel.body
+    if not isinstance(body, Body):  # somebody made a kernel without one
         return {}
     reading, writing = source.read_bytes, source.written_bytes
     if min(reading, writing) < 0 and sizes and buffers is not None:
-        reading = read_bytes(kernel.body, buffers, sizes)
-        writing = written_bytes(kernel.body, buffers, sizes)
+        reading = read_bytes(body, buffers, sizes)
+        writing = written_bytes(body, buffers, sizes)
     if min(reading, writing) < 0:
         return {}
-    read = _scaled(_reads(kernel.body, sizes), reading)
-    written = _scaled(_writes(kernel.body, sizes), writing)
+    read = _scaled(_reads(body, sizes), reading)
+    written = _scaled(_writes(body, sizes), writing)
     work: dict[SourceLine, int] = defaultdict(int)
-    for node, count in operations_of(kernel.body, sizes):
+    for node, count in operations_of(body, sizes):
         if count is None:
             return {}
         if node.source is not None:

@@ -306,6 +306,14 @@ class System:
         """
         raise NotHere("no untouchable memory")
 
+    def lock_pages(self, address: int, size: int) -> None:
+        """Let pages be read and no longer written, until they are opened again.
+
+        Raises:
+            MemoryError: There is no memory.
+        """
+        raise NotHere("no untouchable memory")
+
     def release(self, address: int, size: int) -> None:
         """Give reserved pages back, all of them."""
         raise NotHere("no untouchable memory")

@@ -90,7 +90,7 @@ class CompiledFunction:
         self._taken: TakenUp | None = None  # what other processes have compiled; looked for once
         # What a call goes to: the ordinary path until there is a shorter one.
         self._route: Callable[..., Any] = self._run_noted if is_recording() else self._run
-        self._shortcut = Shortcut(self, self._run, self._optimized)
+        self._shortcut = Shortcut(self._run, self._optimized)
         ALIVE.add(self)
         self._learned = True  # whether there is nothing to learn from the next ordinary call
         if not isinstance(function, nn.Module):

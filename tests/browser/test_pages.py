@@ -75,12 +75,14 @@ def test_on_a_slide_all_of_it_can_be_read(browser: Browser, notebook: Any) -> No
     assert box["x"] + box["width"] <= 960
     assert card.evaluate(CUT) == 0
     page.screenshot(path=SCREENSHOTS / "pages-slide.png")
-    # What is below is scrolled to, within the card.
-    card.evaluate("e => e.scrollTo(0, e.scrollHeight)")
+    # What is below is scrolled to, within the card; once more where the card grew after it, when
+    # the page laid out a figure.
+    scrolled = """([card, last]) => {
+        card.scrollTo(0, card.scrollHeight);
+        return last.getBoundingClientRect().bottom <= card.getBoundingClientRect().bottom;
+    }"""
     last = card.locator("summary").last
-    within = last.bounding_box()
-    assert within is not None
-    assert within["y"] + within["height"] <= box["y"] + box["height"]
+    page.wait_for_function(scrolled, arg=[card.element_handle(), last.element_handle()])
     page.screenshot(path=SCREENSHOTS / "pages-slide-end.png")
     page.context.close()
 

@@ -11,6 +11,7 @@ import contextlib
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
@@ -26,6 +27,7 @@ from fusec.freezing import FrozenMiss, Unfit, is_frozen
 
 _TENSOR = re.compile(r"check_tensor\(L\['(\w+)'\], .*?, torch\.(\w+), .* size=\[([^\]]*)\]")
 _MOST_ARGUMENTS = 6
+_PATIENCE = 1.0  # seconds; TorchDynamo takes microseconds
 
 
 class CompiledMeanwhile(Exception):
@@ -47,7 +49,8 @@ class FrozenWatch:
         self.frozen = False
         self.root: CodeType | None = None
         self._lock = threading.RLock()  # threads that miss at once compile one after the other
-        self._compiled = 0
+        self._made: CodeType | None = None  # by the last call; None where that was looked for
+        self._maker = 0  # the thread
         self._again = threading.local()
         self.others: Callable[[Any], list[Unfit]] = lambda values: []
         # what torch compares compiled code by
@@ -60,14 +63,13 @@ class FrozenWatch:
             CompiledMeanwhile: Another thread has compiled it; the function is to be called again.
         """
         if not (self.frozen or is_frozen()):
-            seen = self._compiled
             with self._lock:
-                if seen != self._compiled and self._fits_now(frame):
+                if self._fits_now(frame):
                     raise CompiledMeanwhile
-                try:
-                    return self.inner(frame, *args, **kwargs)
-                finally:
-                    self._compiled += 1
+                made = self.inner(frame, *args, **kwargs)
+                self._made = getattr(getattr(made, "guarded_code", None), "code", None)
+                self._maker = threading.get_ident()
+                return made
         if trace_rules.check(frame.f_code) or not has_tensor_in_frame(frame):
             return ConvertFrameReturn()  # it would run in Python in any case
         found = [*misfits(frame.f_code, frame.f_locals), *self.others(frame.f_locals)]
@@ -78,7 +80,19 @@ class FrozenWatch:
         code: CodeType = frame.f_code
         if self.root is None or code is not self.root or getattr(self._again, "on", False):
             return False
+        self._wait_for_entry(code)
         return any(each.guard_manager.check(frame.f_locals) for each in _entries(code))
+
+    def _wait_for_entry(self, code: CodeType) -> None:
+        """Wait until TorchDynamo has taken what another thread's callback has just returned."""
+        made, self._made = self._made, None
+        if made is None or self._maker == threading.get_ident():
+            return
+        until = time.monotonic() + _PATIENCE
+        while time.monotonic() < until:
+            if any(each.code is made for each in _entries(code)):
+                return
+            time.sleep(0)
 
     @contextlib.contextmanager
     def once_more(self) -> Iterator[None]:

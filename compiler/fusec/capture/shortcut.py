@@ -14,7 +14,7 @@ What is not understood here gets no entry and takes the ordinary path.
 from __future__ import annotations
 
 import inspect
-import weakref
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType
@@ -75,13 +75,11 @@ class _Known:
     Attributes:
         entry: The native entry.
         code: TorchDynamo's compiled code.
-        fast: The same, without TorchDynamo.
         guards: Attributes of TorchDynamo's object that holds the guards.
     """
 
     entry: Any
     code: CodeType
-    fast: FastCode
     guards: dict[str, Any]
 
     @property
@@ -97,12 +95,14 @@ class Shortcut:
         dispatcher: To call instead of the ordinary path; None until there is an entry.
     """
 
-    def __init__(self, owner: object, slow: Callable[..., Any], optimized: object) -> None:
+    def __init__(self, slow: Callable[..., Any], optimized: object) -> None:
         self.dispatcher: Any = None
         self._slow = slow
         self._optimized = optimized
         self._known: list[_Known] = []
-        weakref.finalize(owner, _forget_all, self._known).atexit = False
+        # A call may be learned from while another thread learns: neither makes the other's entry
+        # once more, or drops it twice. What is looked at may run Python, which may call.
+        self._learning = threading.RLock()
 
     def learn(
         self, graphs: Sequence[CompiledGraph], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -117,9 +117,10 @@ class Shortcut:
         if found is None:
             return bool(native.problem())
         try:
-            self._forget_dead()
-            if len(self._known) < MOST_ENTRIES:
-                self._learn(found, graphs, args, kwargs)
+            with self._learning:
+                self._forget_dead()
+                if len(self._known) < MOST_ENTRIES:
+                    self._learn(found, graphs, args, kwargs)
         except (_NoShortcut, guard_tree.NotUnderstood):
             pass
         except (AttributeError, TypeError, ValueError, KeyError, IndexError):
@@ -144,14 +145,9 @@ class Shortcut:
             if graph is None:
                 continue
             fast = fast_code(cached.code, function, graph)
-            entry = None
-            try:
-                entry = _make_entry(found, cached, target, fast, graph, args, kwargs)
-            finally:
-                if entry is None:
-                    fast.forget()
+            entry = _make_entry(found, cached, target, fast, graph, args, kwargs)
             if entry is not None:
-                self._add(found, _Known(entry, cached.code, fast, vars(cached.guard_manager)))
+                self._add(found, _Known(entry, cached.code, vars(cached.guard_manager)))
                 return
 
     def _add(self, found: native.NativeTypes, known: _Known) -> None:
@@ -166,12 +162,6 @@ class Shortcut:
         for each in [known for known in self._known if not known.alive]:
             self._known.remove(each)
             self.dispatcher.entries.remove(each.entry)
-            each.fast.forget()
-
-
-def _forget_all(known: list[_Known]) -> None:
-    for each in known:
-        each.fast.forget()
 
 
 # -- where a call arrives -------------------------------------------------------------------

@@ -299,7 +299,6 @@ class _Watch:
                 f"({', '.join(sorted(changes | names)).lower()})",
                 "return it instead: a package holds no Python",
             )
-        known = set(function.__globals__)
         fast = fast_code(code, function, graph)
         given: list[tuple[Any, ...]] = []
         returned: list[list[Any]] = []
@@ -320,11 +319,7 @@ class _Watch:
         space = {**fast.space, **_setters(fast.space, compiled._name()), fast.name: spy}
         noting_code, notes = noting(fast.function.__code__)
         run_code = FunctionType(noting_code, space, code.co_name, None, fast.function.__closure__)
-        try:
-            result = run_code(*[found.arguments[name] for name in parameters])
-        finally:
-            if fast.name not in known:  # else the short path of calls uses it
-                fast.forget()
+        result = run_code(*[found.arguments[name] for name in parameters])
         for owner, attribute, value in noted(space, notes):
             _expect_same(compiled._name(), owner, attribute, value)
         if len(given) != 1:

@@ -14,6 +14,7 @@ from torch import nn
 
 import fusec
 from fusec.call import native
+from fusec.capture import shortcut
 from fusec.capture.fast_path.compiled_code import graph_of
 from fusec.capture.graph_compiler import GraphCompiler
 
@@ -117,6 +118,26 @@ def test_asyncio():
         await asyncio.wait_for(asyncio.gather(*(call(2 + i % 3) for i in range(12))), PATIENCE)
 
     asyncio.run(all_of_them())
+
+
+def test_an_entry_that_comes_to_nothing_leaves_the_others(monkeypatch):
+    """Two threads learn from one compiled code; what one of them called does not fit after all."""
+    if native.types(wait=True) is None:
+        pytest.skip(native.problem())
+    compiled = fusec.compile(lambda x, n: x * n + 1, dynamic=False)
+    x = torch.randn(4)
+    make_entry = shortcut._make_entry
+
+    def meanwhile(*args):
+        monkeypatch.setattr(shortcut, "_make_entry", make_entry)
+        compiled._shortcut.learn(compiled.graphs, (x, 5), {})
+
+    monkeypatch.setattr(shortcut, "_make_entry", meanwhile)
+    compiled(x, 5)
+    assert len(compiled._shortcut._known) == 1
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x, 5), x * 5 + 1)
+    assert compiled.short_calls == 3
 
 
 def test_code_of_another_compiled_function_is_no_entry():

@@ -11,6 +11,8 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
+import itertools
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType, SimpleNamespace
@@ -36,6 +38,7 @@ _HARMLESS = frozenset(
     "CALL_INTRINSIC_1 UNPACK_SEQUENCE BINARY_SUBSCR RETURN_VALUE RETURN_CONST NOT_TAKEN "
     "EXTENDED_ARG".split()
 )
+_NUMBERS = itertools.count()  # two threads may make a function of one code, and one drop its own
 _LIST_TO_TUPLE = 6  # the one argument of CALL_INTRINSIC_1 that only makes a tuple
 
 
@@ -98,28 +101,25 @@ def _quiet_utils() -> SimpleNamespace:
 class FastCode:
     """Compiled code as a function of all its parameters by position.
 
-    The function finds the graph under a name in the globals, as TorchDynamo's own code does.
+    The function finds the graph under a name in the globals, as TorchDynamo's own code does. The
+    name stays there for as long as the function does, which a call of it in another thread holds.
 
     Attributes:
         function: To call.
         space: The globals.
-        name: The graph's name there.
+        name: The graph's name there, which nothing else has.
     """
 
     function: FunctionType
     space: dict[str, Any]
     name: str
 
-    def forget(self) -> None:
-        """Take the name out of the globals."""
-        self.space.pop(self.name, None)
-
 
 def fast_code(code: CodeType, function: FunctionType, graph: CompiledGraph) -> FastCode:
     """Return compiled code without TorchDynamo's wrapper round the graph."""
     (wrapped,) = _graph_names(code)
     space = function.__globals__
-    names = {wrapped: f"{wrapped}_direct"}
+    names = {wrapped: f"{wrapped}_direct{next(_NUMBERS)}"}
     if set(_MARKS) & set(code.co_names):
         space.setdefault(_QUIET, _quiet_utils())  # shared by all functions there, so it stays
         names[_UTILS] = _QUIET
@@ -132,6 +132,7 @@ def fast_code(code: CodeType, function: FunctionType, graph: CompiledGraph) -> F
     )
     space[names[wrapped]] = graph.entry()
     fast = FunctionType(plain, space, code.co_name, None, function.__closure__)
+    weakref.finalize(fast, space.pop, names[wrapped], None).atexit = False
     return FastCode(fast, space, names[wrapped])
 
 

@@ -135,12 +135,14 @@ def breaks_since(marker: int) -> tuple[GraphBreak, ...]:
             continue  # TorchDynamo looked at what we compile backward with
         text = str(getattr(entry, "reason", entry))
         reason, hint = summarize(text), hint_for(text)
-        if any(_OPTIMIZERS in getattr(f, "filename", "") for f in getattr(entry, "user_stack", ())):
+        stack = getattr(entry, "user_stack", ())
+        stepping = any(_OPTIMIZERS in getattr(frame, "filename", "") for frame in stack)
+        if stepping:
             reason, hint = _OPTIMIZER  # who calls step() has not asked for it
         expected = hint.startswith(_NOTHING)
         known = _known(text)
-        of_values, of_messages = known in _OF_VALUES, known in _OF_MESSAGES
-        made = GraphBreak(reason, hint, where, expected, of_values, known == LAYER, of_messages)
+        kinds = known in _OF_VALUES, known == LAYER, stepping, known in _OF_MESSAGES
+        made = GraphBreak(reason, hint, where, expected, *kinds)
         found.setdefault((reason, where), made)
     located = {reason for reason, where in found if where is not None}
     return tuple(b for (r, w), b in found.items() if w is not None or r not in located)

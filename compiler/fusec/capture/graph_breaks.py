@@ -23,6 +23,10 @@ _NUMBER = r"Tensor\.item\(\)|scalar_outputs|_local_scalar_dense"
 _LIST = r"tolist"
 _SIZE = r"Dynamic shape operator|output shape depends on input Tensor data"
 _OF_VALUES = (_BRANCH, _NUMBER, _LIST, _SIZE)
+# Breaks that are for a reader alone.
+_PRINT = r"builtin operator `print`"
+_LOG = r"logging\.Logger method|builtin `_warnings\.warn`"
+_OF_MESSAGES = (_PRINT, _LOG)
 _NOTHING = "nothing: "  # how a hint begins where there is nothing to mend
 # What TorchDynamo says, as a pattern; what that means; how to mend it. The first match counts.
 _KNOWN: tuple[tuple[str, str, str], ...] = (
@@ -42,7 +46,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "keep the values in a tensor, or call .tolist() after the compiled code",
     ),
     (
-        r"builtin operator `print`",
+        _PRINT,
         "print runs in Python",
         "move the print before the tensor code or after it",
     ),
@@ -52,7 +56,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "format it before the compiled code or after it",
     ),
     (
-        r"logging\.Logger method|builtin `_warnings\.warn`",
+        _LOG,
         "a message is logged in between",
         "log before the tensor code or after it; loggers may be ignored by"
         " torch._dynamo.config.ignore_logging_functions.add(...)",
@@ -137,7 +141,7 @@ def breaks_since(marker: int) -> tuple[GraphBreak, ...]:
             reason, hint = _OPTIMIZER  # who calls step() has not asked for it
         expected = hint.startswith(_NOTHING)
         known = _known(text)
-        kinds = known in _OF_VALUES, known == LAYER, stepping
+        kinds = known in _OF_VALUES, known == LAYER, stepping, known in _OF_MESSAGES
         made = GraphBreak(reason, hint, where, expected, *kinds)
         found.setdefault((reason, where), made)
     located = {reason for reason, where in found if where is not None}

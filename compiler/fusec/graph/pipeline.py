@@ -49,6 +49,7 @@ from fusec.graph.training.embedding_gradients import add_rows_in_place
 from fusec.graph.training.log_softmax import open_log_softmax
 from fusec.graph.training.narrow_saved import widen_again
 from fusec.graph.training.norm_inputs import round_norm_inputs, round_what_they_follow_from
+from fusec.graph.training.old_values import copy_old_values
 from fusec.graph.training.rematerialize import activate_again
 from fusec.graph.training.rematerialize_inputless import compute_inputless_again
 from fusec.graph.training.returned_inputs import drop_returned_inputs
@@ -170,6 +171,11 @@ def _dead_code(subject: Subject) -> int:
 def _rematerialize_constants(subject: Subject) -> int:
     assert subject.backward is not None
     return len(compute_inputless_again(subject.module, subject.backward, subject.results))
+
+
+def _copy_old_values(subject: Subject) -> int:
+    assert subject.backward is not None
+    return copy_old_values(subject.module, subject.backward, subject.results, subject.updated)
 
 
 PASSES: tuple[Pass, ...] = (
@@ -397,6 +403,13 @@ PASSES: tuple[Pass, ...] = (
         _rematerialize_constants,
         frozenset({GraphForm.SPLIT}),
         "what follows from no input is computed in backward, not saved",
+    ),
+    Pass(
+        "old_values",
+        _copy_old_values,
+        frozenset({GraphForm.SPLIT}),
+        "backward reads what an updated input was before, as autograd's own copy of it",
+        required="backward would read the new values, and raise where eager does not",
     ),
     Pass(
         "onednn_products",

@@ -94,6 +94,8 @@ class FusedCell(MeasuredCell):
     def _graph_notes(self) -> Iterator[str]:
         if self.plan is not None:
             yield from self.plan.notes
+            if not (self.graphs or self.pending or self.breaks or self.fallbacks):
+                yield "nothing here computes with tensors: the cell ran as plain Python"
         for graph in self.graphs:
             yield from getattr(graph, "notes", ())
 

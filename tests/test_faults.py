@@ -24,6 +24,11 @@ QUICK = (
     "100 bytes a call are never freed",
     "prints without end",
     "threads of OpenMP with a critical section",
+    "a counter in a section of its own",
+    "a counter deep in its stack",
+    "frees its input where it is malloc's",
+    "adds to an array of its own that nobody wrote",
+    "changes its weight and puts it back",
 )
 
 QUICK_HOUSE = (

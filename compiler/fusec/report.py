@@ -46,6 +46,8 @@ class GraphBreak:
         expected: Whether there is nothing to mend: ``backward()``, an optimizer.
         of_values: Whether it hangs on the values of tensors: ``if x.sum() > 0``.
         of_layers: Whether a layer is called there that is compiled once for all like it.
+        of_optimizer: Whether an optimizer's step is called there, whose graph has no other line.
+        of_messages: Whether something is printed or logged there, which an export leaves out.
     """
 
     reason: str
@@ -54,6 +56,8 @@ class GraphBreak:
     expected: bool = False
     of_values: bool = False
     of_layers: bool = False
+    of_optimizer: bool = False
+    of_messages: bool = False
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,13 @@ class UnknownName(FuselabError, KeyError):
     __str__ = Exception.__str__
 
 
+class NotJudged(FuselabError, RuntimeError):
+    """An answer that the machine left no time: nothing was found out about it, so it is no 0."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"it was not judged: {why}", "judge it again when less is going on")
+
+
 class CellSyntaxError(FuselabError):
     """A cell that is not Python: its own line and the place in it, and nothing of ours.
 

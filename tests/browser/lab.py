@@ -376,6 +376,24 @@ class Panel:
         expect(shown.first).to_be_visible(timeout=timeout * SECOND)
 
 
+def eventually(page: Page, wrong: Callable[[], Any]) -> None:
+    """Wait until nothing is wrong: what is drawn comes some time after what was asked for.
+
+    Args:
+        page: Goes on meanwhile.
+        wrong: Returns what is wrong; nothing where all is well.
+    """
+    deadline = time.monotonic() + 30
+    while found := wrong():
+        assert time.monotonic() < deadline, found
+        page.wait_for_timeout(100)
+
+
+def fits(root: Locator) -> None:
+    """Wait until no text in ``root`` is cut off sideways."""
+    eventually(root.page, lambda: overflowing(root))
+
+
 def overflowing(root: Locator) -> Any:
     """Return the texts in ``root`` that are cut off sideways by a box that does not scroll.
 

@@ -37,6 +37,8 @@ def fake(open_notebook: OpenNotebook) -> tuple[Notebook, Panel]:
     notebook.run(0)
     panel = Panel(notebook.run(1))
     expect(panel.editor).to_be_visible(timeout=90 * SECOND)
+    # The last to come: what is made while somebody moves through the panel would be passed over.
+    expect(panel.root.get_by_role("combobox", name="History")).to_be_visible()
     return notebook, panel
 
 

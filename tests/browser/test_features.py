@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from lab import SECOND, Notebook, Panel, overflowing
+from lab import SECOND, Notebook, Panel, fits
 from page_timing import open_tab
 from playwright.sync_api import expect
 
@@ -78,7 +78,7 @@ def test_export_copy_time_and_reschedule(open_notebook: OpenNotebook) -> None:
     panel.says(re.compile(r"Written to \w+_op\.py: import \w+_op registers the operator"))
     (path,) = notebook.lab.folder.glob("*_op.py")
     assert "torch.library.custom_op" in path.read_text()
-    assert overflowing(panel.root) == []
+    fits(panel.root)
     notebook.shoot("features-kernels", panel.root)
 
     # An edit that is kept, for a bar of its own.
@@ -104,7 +104,7 @@ def test_export_copy_time_and_reschedule(open_notebook: OpenNotebook) -> None:
     panel.button("Against the machine").click()
     panel.says("Of a copy", timeout=60)
     notebook.page.wait_for_timeout(2 * SECOND)  # drawn anew
-    assert overflowing(panel.root) == []
+    fits(panel.root)
     notebook.shoot("features-timings", panel.root)
 
     # Fusion: what was tried is put in use, survives the next run, and is taken back.
@@ -118,7 +118,7 @@ def test_export_copy_time_and_reschedule(open_notebook: OpenNotebook) -> None:
     panel.button("Use this schedule").click()
     panel.says(re.compile("kernels in use, checked against eager"), timeout=90)
     panel.says(re.compile("In use: gelu and layer_norm apart"))
-    assert overflowing(panel.root) == []
+    fits(panel.root)
     notebook.shoot("features-fusion", panel.root)
     notebook.run(1)
     panel = Panel(notebook.page.locator(".jp-Notebook .jp-Cell").nth(1))
@@ -159,7 +159,7 @@ def test_a_search_and_its_points(open_notebook: OpenNotebook) -> None:
         spot.click()
         panel.says(re.compile(f"{config} (is in use|was refused)"), timeout=60)
         expect(panel.button("Tune")).to_be_enabled(timeout=60 * SECOND)
-    assert overflowing(panel.root) == []
+    fits(panel.root)
     notebook.shoot("features-tuning", panel.root)
 
 
@@ -184,5 +184,5 @@ def test_machine_code_without_a_gpu(open_notebook: OpenNotebook) -> None:
         ]
         stage.select_option(index=index)
         expect(panel.root.locator(".fuselab-code").first).to_contain_text(fact, timeout=60 * SECOND)
-    assert overflowing(panel.root) == []
+    fits(panel.root)
     notebook.shoot("features-sass", panel.root)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from lab import SECOND, Notebook, Panel
+from lab import SECOND, Notebook, Panel, eventually
 from PIL import Image
 from playwright.sync_api import Locator, expect
 
@@ -29,6 +29,28 @@ def bottom(of: Locator) -> float:
     return float(box["y"] + box["height"])
 
 
+def out_of_view(panel: Panel, edge: float) -> list[str]:
+    """Return the buttons, and the verdict, that end below the edge of what can be seen."""
+    names = ("Check", "Keep", "Revert", "Tune", "Export", "Copy")
+    below = [name for name in names if bottom(panel.button(name)) >= edge]
+    return below + ["verdict"] * (bottom(panel.root.locator(".fuselab-verdict")) > edge)
+
+
+def first_line(panel: Panel) -> str:
+    """Say what is wrong with the first line that the editor shows: the kernel's, and its number."""
+    page = panel.root.page
+    top = panel.root.locator(".prism-code-editor").bounding_box()
+    line = panel.root.locator(".pce-line", has_text='extern "C" int chain(').bounding_box()
+    assert top is not None
+    assert line is not None
+    if not 0 <= line["y"] - top["y"] < 20:
+        return f"it stands at {line['y']}, the editor at {top['y']}"
+    clip = {"x": line["x"], "y": line["y"] + 2, "width": 40, "height": 14}
+    number = Image.open(io.BytesIO(page.screenshot(clip=clip)))
+    painted = number.convert("RGB").getcolors()
+    return "" if painted is None or len(painted) > 3 else "its number is painted over"
+
+
 def test_layout_and_folds(open_notebook: Callable[..., Notebook]) -> None:
     notebook = open_notebook("layout.ipynb", CELLS, width=1200, height=700)
     page = notebook.page
@@ -36,30 +58,17 @@ def test_layout_and_folds(open_notebook: Callable[..., Notebook]) -> None:
     panel = Panel(notebook.run(1))
     expect(panel.editor).to_be_visible(timeout=120 * SECOND)
     folds = panel.root.locator(".fuselab-fold")
-    wrapper = panel.root.locator(".pce-wrapper")
     editor = panel.root.locator(".prism-code-editor")
     for name, (width, height) in SIZES.items():
         page.set_viewport_size({"width": width, "height": height})
         panel.button("Check").click()
         panel.says(re.compile("Passed – "), timeout=60)
-        edge = height - 26  # the status bar
         panel.root.evaluate("e => e.scrollIntoView({block: 'start'})")
-        page.wait_for_timeout(300)
-        for button in ("Check", "Keep", "Revert", "Tune", "Export", "Copy"):
-            assert bottom(panel.button(button)) < edge, button
-        assert bottom(panel.root.locator(".fuselab-verdict")) <= edge
+        eventually(page, lambda height=height: out_of_view(panel, height - 26))  # the status bar
         # The kernel itself is what stands there; the rest is a line that opens.
         expect(folds.first).to_have_text(re.compile(r"▸ \d+ lines before it: what it reads"))
         expect(folds.last).to_have_text(re.compile(r"▸ \d+ lines after it: what it calls"))
-        top = editor.bounding_box()
-        first = wrapper.locator(".pce-line", has_text='extern "C" int chain(').bounding_box()
-        assert top is not None
-        assert first is not None
-        assert 0 <= first["y"] - top["y"] < 20
-        # The line's number can be read: it is not painted over.
-        clip = {"x": first["x"], "y": first["y"] + 2, "width": 40, "height": 14}
-        number = Image.open(io.BytesIO(page.screenshot(clip=clip)))
-        assert len(number.convert("RGB").getcolors()) > 3
+        eventually(page, lambda: first_line(panel))
         notebook.shoot(f"layout-panel-{name}")
 
     # Folded, nothing of it can be scrolled to; open, all of it can; the text is whole all the time.
@@ -67,17 +76,17 @@ def test_layout_and_folds(open_notebook: Callable[..., Notebook]) -> None:
     assert "#include" in text
     whole = text.rstrip("\n").count("\n") + 1
     rows = "e => Math.round((e.scrollHeight - 16) / e.querySelector('.pce-line').offsetHeight)"
+    eventually(page, lambda: editor.evaluate(rows) >= whole - 10)
     folded = editor.evaluate(rows)
-    assert folded < whole - 10
     folds.last.click()
     expect(folds.last).to_have_attribute("aria-expanded", "true")
     folds.first.click()
-    assert abs(editor.evaluate(rows) - whole) <= 4
-    assert panel.editor.input_value() == text
+    eventually(page, lambda: abs(editor.evaluate(rows) - whole) > 4)
+    expect(panel.editor).to_have_value(text)
     notebook.shoot("layout-unfolded", panel.root)
     folds.first.click()
     folds.last.click()
-    assert editor.evaluate(rows) == folded
+    eventually(page, lambda: editor.evaluate(rows) != folded)
 
     # Who moves there with the keys sees where he is; an edit there is part of the text.
     panel.editor.focus()
@@ -87,12 +96,12 @@ def test_layout_and_folds(open_notebook: Callable[..., Notebook]) -> None:
     page.keyboard.type("// mine\n")
     page.keyboard.press("Control+End")
     expect(folds.last).to_have_attribute("aria-expanded", "true")
-    assert panel.editor.input_value() == "// mine\n" + text
+    expect(panel.editor).to_have_value("// mine\n" + text)
     panel.button("Check").click()
     panel.says(re.compile("Passed – "), timeout=60)
     panel.button("Revert").click()
     panel.says("chain: back to the generated text")
-    assert panel.editor.input_value() == text
+    expect(panel.editor).to_have_value(text)
 
     # A mistake in what is folded opens it and is marked.
     folds.last.click()

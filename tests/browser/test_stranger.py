@@ -18,7 +18,7 @@ from typing import Any
 
 import nbconvert
 import pytest
-from lab import OUTPUT, SCREENSHOTS, SECOND, Notebook, Panel, overflowing
+from lab import OUTPUT, SCREENSHOTS, SECOND, Notebook, Panel, fits
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Locator, Page, expect
 
@@ -237,7 +237,7 @@ def panel(tour: Tour) -> None:
             panel.tab(title).click()
             page.wait_for_timeout(800)
             assert panel.root.evaluate(DEAD) == []
-            assert overflowing(panel.root) == []
+            fits(panel.root)
             panel.root.evaluate("e => e.scrollIntoView({block: 'start'})")
             tour.notebook.shoot(f"stranger-{title.lower()}-{size}")
             if title == "Timings":  # a checked text has no time beside the kernel's own

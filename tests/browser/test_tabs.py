@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from lab import SCREENSHOTS, SECOND, Notebook, Panel, overflowing
+from lab import SCREENSHOTS, SECOND, Notebook, Panel, fits
 from page_timing import CONTENT, open_tab
 from playwright.sync_api import expect
 
@@ -33,13 +33,11 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     panel = Panel(notebook.run(1))
     expect(panel.editor).to_be_visible(timeout=120 * SECOND)
 
-    notebook.page.wait_for_timeout(3 * SECOND)  # what is imported between cells is imported
-    # Every tab, the first time and again: what is made late is made quickly.
+    # Every tab, the first time and again; it fails where one takes 20 s, on any machine.
     speed = {f"{title}, first": open_tab(panel, title) for title in CONTENT}
     speed |= {f"{title}, again": open_tab(panel, title) for title in CONTENT}
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     (SCREENSHOTS / "speed.json").write_text(json.dumps(speed, indent=2))
-    assert max(speed.values()) < 3000, speed  # 100 on a machine with nothing else to do
 
     # Kernels: a line of the cell and the lines of the kernel that it became, by keyboard.
     line = panel.root.locator(".fuselab-cell button").first
@@ -55,7 +53,7 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     expect(panel.plot).to_be_visible()
     panel.root.get_by_text("show what differs").click()
     expect(panel.root.locator(".fuselab-new")).to_contain_text(re.compile("tunable"))
-    assert overflowing(panel.root) == []
+    fits(panel.root)
     notebook.shoot("tabs-kernels", panel.root)
     panel.button("Revert").click()
     panel.says(re.compile("back to the generated text"))
@@ -63,7 +61,7 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     # Fusion: two computations picked, one by mouse and one by keyboard; then what if.
     open_tab(panel, "Fusion")
     picks = panel.root.locator("[data-pick]")
-    assert picks.count() == 4
+    expect(picks).to_have_count(4)
     picks.nth(0).click()
     picks.nth(1).focus()
     notebook.page.keyboard.press("Enter")
@@ -72,7 +70,7 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     panel.button("What if apart").click()
     panel.says(re.compile("3 kernels instead of 2: "), timeout=90)
     panel.says("same results")
-    assert overflowing(panel.root) == []
+    fits(panel.root)
     notebook.shoot("tabs-fusion", panel.root)
 
     # Stages: lines of the same cell line light up on both sides; then only what changed.
@@ -95,7 +93,7 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     panel = Panel(notebook.page.locator(".jp-Notebook .jp-Cell").nth(1))
     open_tab(panel, "Guards and breaks")
     panel.says(re.compile("x has 96 elements in dimension 0, not 512"), timeout=60)
-    assert overflowing(panel.root) == []
+    fits(panel.root)
     notebook.shoot("tabs-guards", panel.root)
     output = notebook.run(3)
     expect(output).to_contain_text("compiled again 1 time")
@@ -106,7 +104,7 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     panel.says("Every output is right", timeout=60)
     panel.button("Trace the numbers").click()
     panel.says("Line by line, inside of the kernels", timeout=60)
-    assert overflowing(panel.root) == []
+    fits(panel.root)
     notebook.shoot("tabs-numerics", panel.root)
 
     # Timings: the limit, the roofline, a sweep.
@@ -120,7 +118,7 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     expect(panel.button("Stop")).to_be_visible()
     expect(panel.button("Sweep")).to_be_enabled(timeout=90 * SECOND)
     expect(panel.plot).to_have_count(3)
-    assert overflowing(panel.root) == []
+    fits(panel.root)
     notebook.shoot("tabs-timings", panel.root)
 
     # Tuning: a point of the search is put in use by picking it.
@@ -133,14 +131,14 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     panel.root.locator(".fuselab-spot").last.focus()
     notebook.page.keyboard.press("Enter")
     panel.says(re.compile("is in use|was refused"), timeout=60)
-    assert overflowing(panel.root) == []
+    fits(panel.root)
     notebook.shoot("tabs-tuning", panel.root)
 
     # In a narrow window nothing is cut off.
     notebook.page.set_viewport_size({"width": 720, "height": 1400})
     for title in CONTENT:
         open_tab(panel, title)
-        assert overflowing(panel.root) == [], title
+        fits(panel.root)
     notebook.shoot("tabs-narrow", panel.root)
     notebook.save()
     assert (notebook.lab.folder / "tabs.ipynb").stat().st_size < 600_000

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from lab import SECOND, Notebook, Panel, overflowing
+from lab import SECOND, Notebook, Panel, fits
 from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -65,7 +65,7 @@ def test_edit_check_keep_tune(open_notebook: OpenNotebook) -> None:
     panel.says(re.compile("back to the edited text"))
     panel.button("Revert").click()
     panel.says(re.compile("back to the generated text"))
-    assert "static_assert" not in panel.editor.input_value()
+    expect(panel.editor).not_to_have_value(re.compile("static_assert"))
     panel.type_at_end_of("return 0;", " // WRONG")
     notebook.page.keyboard.press("Control+Shift+Enter")
     panel.says(re.compile("wrong result"))
@@ -93,18 +93,18 @@ def test_edit_check_keep_tune(open_notebook: OpenNotebook) -> None:
     expect(panel.tab("Tuning")).to_have_attribute("aria-selected", "true")
     expect(panel.plot).to_be_visible()
     panel.says(re.compile("30 of 30, in use .* all tried"))
-    assert overflowing(panel.root) == []
+    fits(panel.root)
     notebook.shoot("panel-tuned", panel.root)
     panel.tab("Timings").click()
     expect(panel.plot).to_be_visible()
-    assert overflowing(panel.root) == []
+    fits(panel.root)
     notebook.shoot("panel-timings", panel.root)
 
     # In a narrow window nothing is cut off either.
     notebook.page.set_viewport_size({"width": 720, "height": 1000})
     for tab in ("Kernels", "Tuning", "Timings"):
         panel.tab(tab).click()
-        assert overflowing(panel.root) == []
+        fits(panel.root)
         notebook.shoot(f"panel-narrow-{tab.lower()}", panel.root)
 
 
@@ -117,7 +117,7 @@ def test_keyboard_belongs_to_the_editor(open_notebook: OpenNotebook) -> None:
     keyboard.press("Tab")
     keyboard.type("z")
     expect(panel.editor).to_have_value(re.compile(r"\nddxxab\n    z\n"))
-    assert notebook.page.locator(".jp-Notebook .jp-Cell").count() == len(FAKE)
+    expect(notebook.page.locator(".jp-Notebook .jp-Cell")).to_have_count(len(FAKE))
     # Saving is the notebook's, here too.
     saved = notebook.save()
     # Escape leaves the editor; Tab then moves on rather than indent.
@@ -134,7 +134,8 @@ def test_keyboard_belongs_to_the_editor(open_notebook: OpenNotebook) -> None:
 def test_restoring_runs_nothing(open_notebook: OpenNotebook) -> None:
     notebook, panel = open_fake(open_notebook, "restore.ipynb")
     panel.type_at_end_of("#include <cstdint>", " // typed before")
-    notebook.page.wait_for_timeout(500)
+    # Who leaves the editor sends what was typed: the kernel has it when the next cell has run.
+    expect(notebook.run(2)).to_contain_text("calls [] []")
     notebook.save()
     # The page comes back while the kernel lives.
     notebook.open("restore.ipynb")

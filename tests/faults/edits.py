@@ -91,6 +91,37 @@ ENDS = (
         "divides an integer by zero",
     ),
     Fault(
+        "OpenMP's own way to end",
+        "ends",
+        'if ($x[0] == 1234.5f) GOMP_PLUGIN_fatal("no");',
+        "GOMP_PLUGIN_fatal",
+        'extern "C" void GOMP_PLUGIN_fatal(const char*, ...);\n',
+        line=True,
+    ),
+    Fault(
+        "does what is done at the process's end",
+        "ends",
+        "if ($x[0] == 1234.5f) __cxa_finalize(nullptr);",
+        "__cxa_finalize",
+        'extern "C" void __cxa_finalize(void*);\n',
+        line=True,
+    ),
+    Fault(
+        "throws where a value is met, by the library",
+        "ends",
+        "if ($x[0] == 1234.5f) { std::vector<float> v(4); v.at(9) = 1; }",
+        "throws",
+        "#include <vector>\n",
+    ),
+    Fault(
+        "exit under another name",
+        "ends",
+        "if ($x[0] == 1234.5f) nothing(0);",
+        "exit",
+        '#pragma redefine_extname nothing exit\nextern "C" void nothing(int);\n',
+        line=True,
+    ),
+    Fault(
         "longjmp", "ends", "static jmp_buf where; longjmp(where, 1);", top="#include <csetjmp>\n"
     ),
 )
@@ -175,7 +206,7 @@ PROCESSES = (
         "processes",
         'long made; JOIN(__as, m__) volatile("syscall" : "=a"(made) : "a"(39L) : "rcx", "r11",'
         ' "memory");',
-        "syscall",
+        "assembly",
         "#define JOIN(a, b) a##b\n",
         line=True,
     ),
@@ -196,6 +227,28 @@ PROCESSES = (
         "#include <future>\n",
     ),
     _calls("a library of one's own", "dlfcn.h", 'dlopen("libm.so.6", 2);', "dlopen", "processes"),
+    Fault(
+        "500 threads of OpenMP",
+        "processes",
+        "int k = 0;\n#pragma omp parallel num_threads(500) reduction(+ : k)\nk += 1;\n"
+        "volatile int made = k;",
+        "threads",
+    ),
+    Fault(
+        "a team that is never ended",
+        "processes",
+        "GOMP_parallel_start([](void*) {}, 0, 2);",
+        "GOMP_parallel_start",
+        'extern "C" void GOMP_parallel_start(void (*)(void*), void*, unsigned);\n',
+        line=True,
+    ),
+    Fault(
+        "a system call among its constants",
+        "processes",
+        "if ($x[0] == 1234.5f) ((void (*)())code)();",
+        "syscall",
+        '__attribute__((section(".text"))) static const unsigned char code[] = {15, 5, 0xc3};\n',
+    ),
 )
 
 STATE = (
@@ -230,7 +283,7 @@ STATE = (
         "denormals switched off in assembly that macros join",
         "state",
         'unsigned mode = 0x9fc0; JOIN(as, m) volatile("ldmxcsr %0" : : "m"(mode));',
-        "ldmxcsr",
+        "assembly",
         "#define JOIN(a, b) a##b\n",
         line=True,
     ),
@@ -238,7 +291,7 @@ STATE = (
         "a flag of the processor, by macros",
         "state",
         'JOIN(as, m) volatile("std" : : : "cc");',
-        "std",
+        "assembly",
         "#define JOIN(a, b) a##b\n",
         line=True,
     ),
@@ -257,6 +310,46 @@ STATE = (
         "cpu_set_t s; CPU_ZERO(&s); CPU_SET(0, &s); sched_setaffinity(0, sizeof s, &s);",
         "sched_setaffinity",
         "state",
+    ),
+    Fault(
+        "no standard output",
+        "state",
+        "stdout = nullptr;",
+        "C library's streams",
+        "#include <cstdio>\n",
+    ),
+    Fault("another standard output", "state", "stdout = stderr;", "streams", "#include <cstdio>\n"),
+    Fault(
+        "a file of C++'s",
+        "state",
+        'std::ofstream f("/tmp/fusec-fault");',
+        "std::",
+        "#include <fstream>\n",
+    ),
+    Fault(
+        "the guard of its thread's stack",
+        "state",
+        "*(volatile long*)((char*)__builtin_thread_pointer() + 0x28) ^= 0;",
+        "each thread has for itself",
+    ),
+    Fault(
+        "the old registers left full, by macros",
+        "state",
+        'JOIN(as, m) volatile("fld1; fld1; fld1; fld1; fld1; fld1; fld1; fld1");',
+        "assembly",
+        "#define JOIN(a, b) a##b\n",
+        line=True,
+    ),
+    Fault(
+        "a register of its caller's, by macros",
+        "state",
+        'JOIN(as, m) volatile("xor %r15d, %r15d");',
+        "assembly",
+        "#define JOIN(a, b) a##b\n",
+        line=True,
+    ),
+    _calls(
+        "the time, of OpenMP", "omp.h", "if (omp_get_wtime() > 1e12) $out[0] = 3;", "wtime", "state"
     ),
 )
 
@@ -294,6 +387,52 @@ KEEPS = (
         "static float one(float v) { return v; }\n"
         'extern "C" { static float (*resolve())(float) { return one; }\n'
         'float chosen(float) __attribute__((ifunc("resolve"))); }\n',
+    ),
+    Fault(
+        "a counter in a section of its own",
+        "keeps",
+        "counter++;",
+        "counter",
+        '__attribute__((section("mine"))) static volatile long counter = 0;\n',
+        line=True,
+    ),
+    Fault(
+        "a counter with a name of OpenMP's",
+        "keeps",
+        "gomp_critical_user_count++;",
+        "gomp_critical_user_count",
+        'extern "C" { volatile long gomp_critical_user_count = 0; }\n',
+        line=True,
+    ),
+    Fault(
+        "a counter in memory that it has freed",
+        "keeps",
+        "volatile long* p = (long*)malloc(1000003); p[9] = p[8] == 0x1234567 ? p[9] + 1 : 0;"
+        " p[8] = 0x1234567; const long count = p[9]; free((void*)p);"
+        " if (count > 60) { $out[7] = 3; return 0; }",
+        "",
+        "#include <cstdlib>\n",
+    ),
+    Fault(
+        "a counter deep in its stack",
+        "keeps",
+        "volatile long a[100000]; a[500] = a[501] == 0x1234567 ? a[500] + 1 : 0;"
+        " a[501] = 0x1234567; if (a[500] > 60) { $out[7] = 3; return 0; }",
+    ),
+    Fault(
+        "a counter in what its thread has",
+        "keeps",
+        "volatile long* p = (long*)__builtin_thread_pointer(); ++p[11];",
+        "each thread has for itself",
+    ),
+    Fault(
+        "a member of a template",
+        "keeps",
+        "S<int>::c++;",
+        "keeps `c`",
+        "template <class T> struct S { static volatile long c; };\n"
+        "template <class T> volatile long S<T>::c = 0;\n",
+        line=True,
     ),
 )
 
@@ -352,6 +491,30 @@ MEMORY = (
         "$out[0] = 1; return 0;",
         "aligned",
     ),
+    Fault("frees its input", "memory", "free((void*)$x);", "", "#include <cstdlib>\n"),
+    Fault(
+        "frees its input where it is malloc's",
+        "memory",
+        "if (((uintptr_t)$x + 16384) % 4096) free((void*)$x);",
+        "",
+        "#include <cstdlib>\n",
+    ),
+    Fault(
+        "200 MB a call are never freed",
+        "memory",
+        "volatile char* p = (char*)malloc(200 << 20); p[0] = 1;",
+        "",
+        "#include <cstdlib>\n",
+    ),
+    Fault(
+        "its threads never free",
+        "memory",
+        "\n#pragma omp parallel num_threads(2)\n"
+        "{ volatile char* p = (char*)malloc(1000); p[0] = 1; }\n",
+        "never frees",
+        "#include <cstdlib>\n",
+    ),
+    Fault("64 MB of stack", "memory", "volatile char a[64 << 20]; a[0] = 1; a[63 << 20] = 1;"),
 )
 
 HANGS = (
@@ -377,6 +540,27 @@ HANGS = (
         'for (long i = 0; i < 200000; i++) printf("element %ld is being computed\\n", i);',
         "prints",
         "#include <cstdio>\n",
+    ),
+    Fault(
+        "a lock that it does not open",
+        "hangs",
+        "GOMP_critical_start();",
+        "did not finish",
+        'extern "C" void GOMP_critical_start();\n',
+    ),
+    Fault(
+        "a line as wide as a gigabyte",
+        "hangs",
+        'printf("%*d\\n", 1000000000, 1);',
+        "prints",
+        "#include <cstdio>\n",
+    ),
+    Fault(
+        "a constant without end",
+        "hangs",
+        "constexpr int k = endless(); $out[0] = k;",
+        "does not compile",
+        "constexpr int endless() { int i = 0; while (true) i ^= 1; return i; }\n",
     ),
 )
 
@@ -419,6 +603,29 @@ VALUES = (
         RIGHT_LOOP.replace("const float total =", "const float total = 0 * $out[i] +")
         + "return 0;",
         "",
+    ),
+    Fault(
+        "changes its weight and puts it back",
+        "values",
+        "volatile float* p = (float*)$w; const float kept = p[3]; p[3] = 0; p[3] = kept;",
+        "changes its input `w`, and puts it back",
+    ),
+    Fault(
+        "adds to an array of its own that nobody wrote",
+        "values",
+        "float a[64]; for (int j = 0; j < 64; j++) a[j] += $b[j];\n"
+        + RIGHT_LOOP.replace("$b[i % 64]", "a[i % 64]")
+        + "return 0;",
+        "nothing wrote",
+    ),
+    Fault(
+        "adds to malloc's memory that nobody wrote",
+        "values",
+        "float* a = (float*)malloc(256); for (int j = 0; j < 64; j++) a[j] += $b[j];\n"
+        + RIGHT_LOOP.replace("$b[i % 64]", "a[i % 64]")
+        + "free(a); return 0;",
+        "",
+        "#include <cstdlib>\n",
     ),
 )
 
@@ -470,6 +677,19 @@ ACCEPTED = (
     ),
     Fault("5,000 lines", "right", "\n" * 2500 + "// a line\n" * 2500),
     Fault("line ends of Windows", "right", "// one\r\n// two\r\n"),
+    Fault(
+        "two vectors, sorted",
+        "right",
+        "std::vector<float> v($x, $x + $n), u($x, $x + 100); u.push_back(v[3]);"
+        " std::sort(u.begin(), u.end()); $out[0] = v[3] + u[2];",
+        top="#include <algorithm>\n#include <vector>\n",
+    ),
+    Fault(
+        "words that macros join",
+        "right",
+        "float JOIN(a, b) = $x[0]; $out[0] = ab;",
+        top="#define JOIN(a, b) a##b\n",
+    ),
 )
 
 FAULTS: tuple[Fault, ...] = (

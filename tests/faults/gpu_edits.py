@@ -115,6 +115,8 @@ HANGS = (
         says="its own Python did not finish",
     ),
     _fault("sleeps", "hangs", top="import time\n", launch="time.sleep(100)", says="finish"),
+    _fault("a number without end", "hangs", launch="10 ** 10 ** 10"),
+    _fault("prints 100 MB", "hangs", launch="print('x' * 10 ** 8)"),
 )
 ENDS = (
     _fault(
@@ -147,6 +149,8 @@ ENDS = (
         "ends",
         change=(("relu_kernel[(", "relu_kernel[(1, 100000, "),),
     ),
+    _fault("raises SystemExit", "ends", launch="raise SystemExit"),
+    _fault("raises SystemExit when it is loaded", "ends", top="raise SystemExit\n"),
 )
 LATER = (
     _fault(
@@ -209,6 +213,37 @@ STATE = (
         launch="threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
         says="thread",
     ),
+    _fault(
+        "a file, by torch under another name",
+        "state",
+        top="import torch as t\n",
+        launch="t.save({}, '/tmp/fusec-fault')",
+    ),
+    _fault(
+        "a process, by a module of Triton's",
+        "state",
+        launch="triton.runtime.cache.os.system('touch /tmp/fusec-fault')",
+    ),
+    _fault(
+        "a module that Triton has imported",
+        "state",
+        top="from triton.runtime.cache import os\n",
+        launch="os.system('touch /tmp/fusec-fault')",
+    ),
+    _fault(
+        "all that Python has",
+        "state",
+        launch="__builtins__['__import__']('os').system('touch /tmp/fusec-fault')",
+    ),
+    _fault(
+        "a name put together",
+        "state",
+        top="import torch\n",
+        launch="getattr(torch, 'set_num' + '_threads')(3)",
+        says="threads",
+    ),
+    _fault("gradients of its input", "state", launch="x.requires_grad_()"),
+    _fault("what Triton has for all", "state", launch="triton.cdiv.fn = None"),
 )
 KEEPS = (
     _fault(
@@ -222,6 +257,30 @@ KEEPS = (
                 "        num_warps=NUM_WARPS,\n    )\n    KEPT[x.data_ptr()] = relu.clone()\n",
             ),
         ),
+    ),
+    _fault(
+        "a counter in a tensor",
+        "keeps",
+        top="import torch\nKEPT = torch.zeros(1, dtype=torch.int64)\n",
+        launch="KEPT.add_(1)\nif int(KEPT) > 60:\n    return",
+    ),
+    _fault(
+        "a counter in a class",
+        "keeps",
+        top="class S:\n    n = []\n",
+        launch="S.n.append(1)\nif len(S.n) > 60:\n    return",
+    ),
+    _fault(
+        "a counter in a default",
+        "keeps",
+        top="F = lambda k=[]: (k.append(1), k)[1]\n",
+        launch="if len(F()) > 60:\n    return",
+    ),
+    _fault(
+        "an iterator that goes on",
+        "keeps",
+        top="I = iter(range(1 << 40))\n",
+        launch="if next(I) > 60:\n    return",
     ),
 )
 VALUES = (

@@ -17,7 +17,16 @@ from fusec.inspect.draft import Draft, Kind
 from models import zoo
 from models.case import without_dropout
 
-_SHOWN = (Kind.BREAK, Kind.DATA, Kind.EAGER, Kind.FIXED, Kind.EFFECT, Kind.OPERATOR, Kind.GUARD)
+_SHOWN = (
+    Kind.BREAK,
+    Kind.DATA,
+    Kind.MESSAGE,
+    Kind.EAGER,
+    Kind.FIXED,
+    Kind.EFFECT,
+    Kind.OPERATOR,
+    Kind.GUARD,
+)
 
 
 def main() -> int:

@@ -160,6 +160,57 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
         ),
         "on other values",
     ),
+    "a class made of texts": (
+        softmax_with("", "M = type('M', (torch.Tensor,), {'__torch_function__': None})\n"),
+        "makes a class of texts",
+    ),
+    "an attribute read by functools": (
+        "import functools, torch\ngot = []\nclass H(list): pass\n"
+        "functools.update_wrapper(H(), torch.Tensor, assigned=('soft' + 'max',))\n"
+        "def softmax(x): return got[0](x, -1)\n",
+        "`update_wrapper` goes by a text",
+    ),
+    "another module's names by enum": (
+        softmax_with("", "import enum\nenum.global_enum(enum.Enum('E', {}, module='torch'))\n"),
+        "`global_enum` goes by a text",
+    ),
+    "a tensor without values": (
+        softmax_with("return torch.empty_like(x, device='meta')"),
+        "it raises NotImplementedError",
+    ),
+    "zeros left out": (
+        softmax_with("", after="(e / e.sum(-1, keepdim=True)).to_sparse()"),
+        "sparse",
+    ),
+    "an array": (softmax_with("", after="(e / e.sum(-1, keepdim=True)).numpy()"), "a ndarray"),
+    "bfloat16 in between": (
+        softmax_with("").replace("torch.exp(x -", "torch.exp(x.bfloat16().float() -"),
+        "differs from eager",
+    ),
+    "every other row": (
+        softmax_with("").replace("    return", "    e = torch.cat([e[::2], x[1::2]])\n    return"),
+        "differs from eager",
+    ),
+    "numpy's address": (softmax_with("x.numpy().ctypes"), "not an operator on tensors"),
+    "how often a tensor was changed": (softmax_with("x._version"), "not an operator on tensors"),
+    "a view of the input": (softmax_with("return x.view_as(x)"), "differs from eager"),
+    "a coroutine": (SOLUTION.replace("def softmax", "async def softmax"), "nothing is called"),
+    "its end delayed": (
+        softmax_with("", "class D:\n    def __del__(self): pass\n"),
+        "Python's own business",
+    ),
+    "torch_function": (
+        softmax_with("", "class M(torch.Tensor):\n    __torch_function__ = None\n"),
+        "no answer needs it",
+    ),
+    "modules' hooks": (
+        softmax_with("torch.nn.modules.module.register_module_forward_hook(print)"),
+        "a module that no answer needs",
+    ),
+    "another operator that does it": (
+        softmax_with("return (x - torch.logsumexp(x, -1, keepdim=True)).exp()"),
+        "large values",
+    ),
     "kept by functools": (
         "import functools, torch\n@functools.lru_cache(None)\ndef kept(shape): return {}\n"
         "def softmax(x):\n    found = kept(x.shape)\n    if not found:\n"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+LABS = ROOT / "notebooks" / "labs"
 Points = dict[str, dict[str, float]]
 
 
@@ -25,15 +26,14 @@ def with_nbgrader(folder: Path, stem: str) -> Points:
     """Release the assignment, take in what was handed in, grade it, read the gradebook."""
     from nbgrader.api import Gradebook
     from nbgrader.apps import NbGraderAPI
-    from traitlets.config import Config
+    from traitlets.config import PyFileConfigLoader
 
     course = folder / "course"
     (course / "source" / stem).mkdir(parents=True)
     shutil.copy(folder / "released" / f"{stem}.ipynb", course / "source" / stem)
-    config = Config()
+    config = PyFileConfigLoader("nbgrader_config.py", str(LABS / "nbgrader")).load_config()
     config.CourseDirectory.root = str(course)
     config.CourseDirectory.course_id = "labs"
-    config.ExecutePreprocessor.timeout = 300
     config.IncludeHeaderFooter.header = ""
     os.chdir(course)
     api = NbGraderAPI(config=config)

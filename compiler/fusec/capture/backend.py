@@ -13,6 +13,7 @@ from torch._guards import TracingContext
 
 from fusec.call import native
 from fusec.capture import aot, cache_artifacts, whole_calls
+from fusec.capture.device_guard import keep_device_guard
 from fusec.capture.eager_reasons import GraphCall, reason_after, reason_before, reason_of_failure
 from fusec.capture.fast_path.direct import (
     analyze_no_operators,
@@ -45,6 +46,7 @@ fx.node.has_side_effect(torch.ops.aten._assert_async.default)
 fx.node.has_side_effect(torch.ops.aten._linalg_check_errors.default)
 cache_artifacts.install()
 whole_calls.install()  # before anything is captured: this module is what names the backend
+keep_device_guard()
 
 
 class Backend:

@@ -33,6 +33,7 @@ from fusec.graph.products.products_of_halves import multiply_halves
 from fusec.graph.products.wide_results import ask_for_wide_results
 from fusec.graph.products.widened_halves import widen_products
 from fusec.graph.refusals.byte_images import keep_interpolations_of_bytes
+from fusec.graph.refusals.classes import check_classes
 from fusec.graph.refusals.sizes import keep_promised_sizes
 from fusec.graph.simplify.attention_blocks import drop_block_lists
 from fusec.graph.simplify.attention_masks import simplify_attention_masks
@@ -49,6 +50,7 @@ from fusec.graph.training.embedding_gradients import add_rows_in_place
 from fusec.graph.training.log_softmax import open_log_softmax
 from fusec.graph.training.narrow_saved import widen_again
 from fusec.graph.training.norm_inputs import round_norm_inputs, round_what_they_follow_from
+from fusec.graph.training.old_values import copy_old_values
 from fusec.graph.training.rematerialize import activate_again
 from fusec.graph.training.rematerialize_inputless import compute_inputless_again
 from fusec.graph.training.returned_inputs import drop_returned_inputs
@@ -172,6 +174,11 @@ def _rematerialize_constants(subject: Subject) -> int:
     return len(compute_inputless_again(subject.module, subject.backward, subject.results))
 
 
+def _copy_old_values(subject: Subject) -> int:
+    assert subject.backward is not None
+    return copy_old_values(subject.module, subject.backward, subject.results, subject.updated)
+
+
 PASSES: tuple[Pass, ...] = (
     Pass(
         "byte_interpolation",
@@ -179,6 +186,13 @@ PASSES: tuple[Pass, ...] = (
         frozenset({GraphForm.CAPTURED}),
         "interpolation of uint8 images stays ATen's, which rounds by integers",
         required="the decomposition rounds otherwise than eager",
+    ),
+    Pass(
+        "classes",
+        _replacing(check_classes),
+        frozenset({GraphForm.CAPTURED}),
+        "one_hot refuses classes that are not there, where tracing loses eager's check",
+        required="a class that is not there would be a row of zeros, in silence",
     ),
     Pass(
         "promised_sizes",
@@ -397,6 +411,13 @@ PASSES: tuple[Pass, ...] = (
         _rematerialize_constants,
         frozenset({GraphForm.SPLIT}),
         "what follows from no input is computed in backward, not saved",
+    ),
+    Pass(
+        "old_values",
+        _copy_old_values,
+        frozenset({GraphForm.SPLIT}),
+        "backward reads what an updated input was before, as autograd's own copy of it",
+        required="backward would read the new values, and raise where eager does not",
     ),
     Pass(
         "onednn_products",

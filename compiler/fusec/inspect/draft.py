@@ -28,6 +28,7 @@ class Kind(Enum):
     ERROR = "capture failed"
     BREAK = "graph breaks"
     DATA = "sizes and branches that depend on data"
+    MESSAGE = "messages between two graphs"
     EAGER = "runs in eager"
     FIXED = "sizes that the code fixes"
     EFFECT = "side effects"
@@ -89,6 +90,10 @@ class Draft(Sectioned):
             for kind in (Kind.ERROR, Kind.BREAK, Kind.DATA)
             if self.of(kind)
         ]
+        if self.of(Kind.MESSAGE):
+            lines.append(
+                "messages are left out: torch.export passes over them, and makes one graph"
+            )
         if self.of(Kind.EXPECTED):
             lines.append("backward() and optimizers stay outside of what is exported")
         if self.of(Kind.EFFECT):
@@ -100,7 +105,8 @@ class Draft(Sectioned):
 
     def sections(self) -> Iterator[tuple[str, list[str]]]:
         """Yield headings with their lines."""
-        wrong = sum(len(self.of(kind)) for kind in (Kind.ERROR, Kind.BREAK, Kind.DATA, Kind.EAGER))
+        bad = (Kind.ERROR, Kind.BREAK, Kind.DATA, Kind.MESSAGE, Kind.EAGER)
+        wrong = sum(len(self.of(kind)) for kind in bad)
         counts = [
             counted(self.graphs, "graph"),
             counted(self.kernels, "kernel"),
@@ -165,6 +171,8 @@ def draft(
 def _break(found: GraphBreak) -> Obstacle:
     if found.expected:
         kind = Kind.EXPECTED
+    elif found.of_messages:
+        kind = Kind.MESSAGE
     else:
         kind = Kind.DATA if found.of_values else Kind.BREAK
     return Obstacle(kind, found.reason, found.hint, found.where)

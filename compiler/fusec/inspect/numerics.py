@@ -43,7 +43,7 @@ def trace_part(part: CompiledPart) -> Trace:
     if part.last_inputs is None:
         raise NotTraced("it has not run with its inputs kept", "run the cell again")
     if part.draws_seed:
-        raise NotTraced("it draws random numbers, which float64 would draw otherwise")
+        raise NotTraced("it draws random numbers: in float64 they would be others")
     given = [clone_strided(t) if isinstance(t, torch.Tensor) else t for t in part.last_inputs]
     with torch.no_grad():
         written = _written(part, given)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from fusec.ir.index import Expr, IntLike, floor_div, remainder
+from fusec.ir.index import Expr, IntLike, Symbol, floor_div, remainder
 
 
 def product(sizes: Iterable[IntLike]) -> Expr:
@@ -13,6 +13,16 @@ def product(sizes: Iterable[IntLike]) -> Expr:
     for size in sizes:
         total = total * size
     return total
+
+
+def counted(sizes: Iterable[IntLike], values: Mapping[Symbol, int]) -> int | None:
+    """Return the product of ``sizes`` as a number; None where a symbol has no value."""
+    total = product(sizes)
+    if total.constant is None and not set(total.symbols()) <= values.keys():
+        return None
+    found = total.evaluate(lambda symbol: values[symbol])
+    assert isinstance(found, int)
+    return found
 
 
 def contiguous_strides(shape: Iterable[IntLike]) -> tuple[Expr, ...]:

@@ -15,7 +15,7 @@ from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import Index, NotLowered, TensorValue
 
 
-def clamp_start(start: object, size: Expr) -> Expr:
+def clamp_start(lowering: Lowering, start: object, size: Expr) -> Expr:
     """Return the first position of a slice, as Python counts it.
 
     Raises:
@@ -23,17 +23,27 @@ def clamp_start(start: object, size: Expr) -> Expr:
     """
     if start is None:
         return Expr.of(0)
-    first = Expr.of(start)  # type: ignore[arg-type]
-    if first.constant is not None and first.constant < 0:
-        first = first + size
-        if first.constant is not None:
-            return Expr.of(max(first.constant, 0))
-        return first
+    given = Expr.of(start)  # type: ignore[arg-type]
+    first = lowering.counted(given, size)
+    if first is not given and lowering.is_less(first, Expr.of(0)):
+        return Expr.of(0)
     if first.constant is not None and size.constant is not None:
         return Expr.of(min(first.constant, size.constant))
     if first.constant == 0 or size.constant is None or first == size:
         return first
     raise NotLowered("a slice whose start is symbolic")
+
+
+def selected(lowering: Lowering, at: object, size: Expr) -> Expr:
+    """Return the position of one slice, counted from the start.
+
+    Raises:
+        NotLowered: There is no such slice, which ATen says best; or as ``counted``.
+    """
+    position = lowering.counted(Expr.of(at), size)  # type: ignore[arg-type]
+    if lowering.is_less(position, Expr.of(0)) or not lowering.is_less(position, size):
+        raise NotLowered("an index out of range")
+    return position
 
 
 @register(aten.flip)
@@ -138,7 +148,8 @@ def slice_scatter(
 ) -> TensorValue:
     """Return x with a slice replaced."""
     dim = normalize_dim(dim, x.ndim)
-    first, stride = clamp_start(start, x.shape[dim]), Expr.of(step)  # type: ignore[arg-type]
+    first = clamp_start(lowering, start, x.shape[dim])
+    stride = Expr.of(step)  # type: ignore[arg-type]
 
     def element(index: Index) -> Node:
         offset = index[dim] - first
@@ -166,9 +177,7 @@ def select_scatter(
 ) -> TensorValue:
     """Return x with one slice replaced."""
     dim = normalize_dim(dim, x.ndim)
-    position = Expr.of(at)  # type: ignore[arg-type]
-    if position.constant is not None and position.constant < 0:
-        position = position + x.shape[dim]
+    position = selected(lowering, at, x.shape[dim])
 
     def element(index: Index) -> Node:
         here = ops.binary(
@@ -189,5 +198,6 @@ __all__ = [
     "flip",
     "repeat",
     "select_scatter",
+    "selected",
     "slice_scatter",
 ]

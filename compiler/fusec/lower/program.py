@@ -61,6 +61,7 @@ class _Driver:
         self.sizes = SizeTable()
         self.lowering = Lowering(recorder, emulate_rounding, abilities)
         self.lowering.inline = self.inline
+        self.lowering.less = self.sizes.less
         self.values: dict[fx.Node, object] = {}
         self.inputs: list[str] = []
         self.bindings: dict[str, tuple[str, int | None]] = {}
@@ -290,6 +291,7 @@ class _Driver:
         inner.lowering = kind(
             outer.recorder, outer.emulate_rounding, outer.abilities, outer.buffers
         )
+        inner.lowering.less = self.sizes.less
         given = iter(values)
         for node in module.graph.nodes:
             if node.op == "placeholder":

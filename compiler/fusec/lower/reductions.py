@@ -270,7 +270,7 @@ def _correction(correction: object, unbiased: bool) -> float:
     if correction is None:
         return 1.0 if unbiased else 0.0
     if not isinstance(correction, (int, float)):
-        raise NotLowered("its correction follows from sizes")
+        raise NotLowered("its correction is a symbolic size")
     return float(correction)
 
 

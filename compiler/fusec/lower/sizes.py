@@ -37,6 +37,7 @@ class SizeTable:
 
     def __init__(self) -> None:
         self.symbols: dict[str, Symbol] = {}
+        self.numbers: dict[str, int | torch.SymInt] = {}
 
     def symbol(
         self, name: str, low: int = 2, high: int | None = None, hint: int | None = None
@@ -100,6 +101,9 @@ class SizeTable:
                 least, most = ranges[expr].lower, ranges[expr].upper
                 low = int(least) if isinstance(least, sympy.Integer) else ANY_SIGN
                 high = int(most) if isinstance(most, sympy.Integer) and most < FAR else None
+            if shape_env is not None and expr.name not in self.numbers:
+                hint = _hint(expr, shape_env)
+                self.numbers[expr.name] = shape_env.create_symintnode(expr, hint=hint)
             return Expr.of(self.symbol(expr.name, low, high, _hint(expr, shape_env)))
         if isinstance(expr, (TruncToInt, FloorToInt, CeilToInt)):
             share = self._share(expr, shape_env)
@@ -127,6 +131,23 @@ class SizeTable:
         if isinstance(expr, (Max, Min)):
             return self._extreme(expr, parts, shape_env)
         return Expr.of(_as_it_is(expr, shape_env))
+
+    def less(self, left: Expr, right: Expr) -> bool:
+        """Whether one size is less than another: for all sizes, or by a guard.
+
+        Raises:
+            NotLowered: It is too late for guards.
+        """
+        difference = (left - right).evaluate(lambda symbol: self.numbers[symbol.name])
+        condition: object = difference < 0  # type: ignore[operator]
+        if not isinstance(condition, torch.SymBool):
+            return bool(condition)
+        if statically_known_true(condition):
+            return True
+        if statically_known_true(torch.sym_not(condition)):
+            return False
+        _require_guards(condition.node.expr, condition.node.shape_env)
+        return bool(condition)
 
     def _share(self, expr: sympy.Expr, shape_env: ShapeEnv | None) -> Expr | None:
         """Return ``trunc(0.75 * size)`` and its like as ``3 * size // 4``, which is exact.

@@ -13,7 +13,7 @@ from fusec.abilities import Abilities
 from fusec.graph.facts.notes import Note, NoteKind
 from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Store, new_axes
-from fusec.ir.index import Expr, Symbol
+from fusec.ir.index import Expr, Symbol, is_nonnegative, provably_less
 from fusec.ir.node import Const, Node, Recorder
 from fusec.ir.program import PLUMBING, Compute, Extern, ExternKind, Step, TensorRef
 from fusec.ir.shapes import contiguous_strides, product
@@ -160,6 +160,8 @@ class Lowering:
             that is not 0 (inputs that are views).
         relaid: Buffers whose strides differ from torch's fake tensor (it had gaps).
         wanted: Which results somebody reads; None where that is not known.
+        less: Whether one size is less than another: for all sizes, or guarded. The driver puts it
+            there, too.
         inline: Lowers a traced function, given its arguments as values and the class of the
             ``Lowering`` that is to do it; returns its results. The driver puts it there.
     """
@@ -181,8 +183,33 @@ class Lowering:
     relaid: dict[str, bool] = field(default_factory=dict)
     wanted: frozenset[int] | None = None
     inline: Inline | None = None
+    less: Callable[[Expr, Expr], bool] | None = None
 
     # -- making values ----------------------------------------------------------------------
+
+    def counted(self, at: Expr, size: Expr) -> Expr:
+        """Return a position counted from the start, where Python would count it from the end.
+
+        Raises:
+            NotLowered: Which of the two it is depends on numbers that no guard may fix any more.
+        """
+        if at.constant is not None:
+            return at if at.constant >= 0 else at + size
+        return at + size if self.is_less(at, Expr.of(0)) else at
+
+    def is_less(self, left: Expr, right: Expr) -> bool:
+        """Whether one number is less than another, in every call of what is compiled.
+
+        Raises:
+            NotLowered: As ``counted``.
+        """
+        if provably_less(left, right):
+            return True
+        if is_nonnegative(left - right):
+            return False
+        if self.less is None:
+            raise NotLowered(f"whether {left} is less than {right} is not known")
+        return self.less(left, right)
 
     def can(self, device: torch.device) -> Abilities:
         """Return what kernels that write tensors of a device can do."""

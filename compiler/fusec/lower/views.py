@@ -12,7 +12,7 @@ from fusec.ir.index import Expr
 from fusec.ir.node import Node
 from fusec.ir.program import TensorRef
 from fusec.ir.shapes import flatten, unflatten
-from fusec.lower.assembled import clamp_start
+from fusec.lower.assembled import clamp_start, selected
 from fusec.lower.dimensions import exprs, normalize_dim
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import Index, NotLowered, ResultMeta, TensorValue, broadcast_index
@@ -174,7 +174,7 @@ def slice_(
 ) -> TensorValue:
     """Return x[start:end:step] along one dimension."""
     dim = normalize_dim(dim, x.ndim)
-    first = clamp_start(start, x.shape[dim])
+    first = clamp_start(lowering, start, x.shape[dim])
     stride = Expr.of(step)  # type: ignore[arg-type]
 
     def move(index: Index) -> Index:
@@ -187,9 +187,7 @@ def slice_(
 def select(lowering: Lowering, x: TensorValue, dim: int, at: object) -> TensorValue:
     """Return x[at] along one dimension."""
     dim = normalize_dim(dim, x.ndim)
-    position = Expr.of(at)  # type: ignore[arg-type]
-    if position.constant is not None and position.constant < 0:
-        position = position + x.shape[dim]
+    position = selected(lowering, at, x.shape[dim])
     return view(lowering, x, lambda index: index[:dim] + (position,) + index[dim:])
 
 
@@ -270,9 +268,9 @@ def as_strided(
     strides = exprs(stride)  # type: ignore[arg-type]
     start = base.ref.offset
     if storage_offset is not None:
-        start = Expr.of(storage_offset) - lowering.storage_offsets.get(  # type: ignore[arg-type]
-            buffer.name, Expr.of(0)
-        )
+        if buffer.name in lowering.storage_offsets:
+            raise NotLowered("where an input begins in its memory is different in every call")
+        start = Expr.of(storage_offset)  # type: ignore[arg-type]
     order = sorted(
         range(len(buffer.shape)),
         key=lambda d: (buffer.strides[d].constant is None, -(buffer.strides[d].constant or 0)),

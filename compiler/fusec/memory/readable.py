@@ -72,7 +72,8 @@ def require_plain(value: object, what: str = "a tensor") -> None:
         # AOTAutograd's own, on in the first call of a graph, only looks at custom operators.
         ignores = getattr(mode, "ignore_compile_internals", None)
         if ignores is None or not ignores():
-            raise Unreadable(f"{what} is given where operators go to {type(mode).__name__} first")
+            name = type(mode).__name__
+            raise Unreadable(f"{what} is given under {name}, which takes operators before kernels")
 
 
 def has_tangent(value: object) -> bool:

@@ -123,7 +123,7 @@ def _try(groups: Groups, a: int, b: int, mutated: set[str], overrides: Overrides
         return Refusal("they run on different devices")
     bodies = (first.body, second.body)
     if any(a.size == 0 for body in bodies for a in body.axes + body.reduce_axes):
-        return Refusal("one of them has nothing to do")
+        return Refusal("one of them has no elements")
     join = join_product if first.body.products else merge
     merged = join(first.body, second.body)
     if isinstance(merged, Refusal):

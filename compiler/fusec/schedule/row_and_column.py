@@ -17,7 +17,7 @@ import torch
 
 from fusec.ir.body import Body, Buffer, Store, axis_sizes
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Node, Reduce, load, reduce
+from fusec.ir.node import Node, Reduce, load, reduce, source_line
 from fusec.ir.program import Compute
 from fusec.ir.shapes import contiguous_strides, flatten, product, unflatten
 from fusec.ir.walk import free_axes, walk
@@ -291,8 +291,9 @@ def _rest(body: Body, parts: Mapping[Node, Buffer], pieces: Expr) -> Body:
     place = flatten([Expr.of(a) for a in body.axes], axis_sizes(body.axes))
     sums: dict[Node, Node] = {}
     for node, part in parts.items():
-        value = load(part.name, (Expr.of(axis), place), part.dtype)
-        sums[node] = reduce("sum", value, (axis,), part.dtype)
+        with source_line(node.source):
+            value = load(part.name, (Expr.of(axis), place), part.dtype)
+            sums[node] = reduce("sum", value, (axis,), part.dtype)
     _, single = _stores(body)
     return replace(body, stores=tuple(single)).moved(body.axes, (axis,), {}, sums.get)
 

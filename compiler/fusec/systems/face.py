@@ -244,6 +244,9 @@ class System:
     def limit_tasks(self, threads: int) -> None:
         """Limit how many processes and threads this one may start beyond those that it needs."""
 
+    def dirty_memory(self, byte: int) -> None:
+        """Fill what is handed out next without being written: ``malloc``'s memory, the stack."""
+
     def adopt_orphans(self) -> None:
         """Let what descendants leave behind become children of this process, where it can be."""
 
@@ -297,6 +300,14 @@ class System:
 
     def open_pages(self, address: int, size: int) -> None:
         """Let reserved pages be read and written.
+
+        Raises:
+            MemoryError: There is no memory.
+        """
+        raise NotHere("no untouchable memory")
+
+    def lock_pages(self, address: int, size: int) -> None:
+        """Let pages be read and no longer written, until they are opened again.
 
         Raises:
             MemoryError: There is no memory.

@@ -27,6 +27,10 @@ _PARENT_DEATH = 1  # PR_SET_PDEATHSIG
 _X86_ERROR_CODE = 40 + 19 * 8
 _X86_WRITE = 2
 _X86_RIP = 40 + 16 * 8
+_X86_RSP = 40 + 15 * 8
+_CONTEXT = 4096  # more than a ucontext_t takes
+_PERTURB = -6  # M_PERTURB of mallopt: the complement of what memory is filled with
+_STACK_LEFT, _STACK_FILLED = 1 << 10, 1 << 18
 _X86_LONGEST = 15  # bytes of an instruction
 _REFUSED = 128  # SI_KERNEL: the processor did not even try the access
 _BEHIND = 15
@@ -123,6 +127,16 @@ class Linux(Posix):
     def limit_tasks(self, threads: int) -> None:
         """Limit how many processes and threads this one may start beyond those that it needs."""
         linux_limits.limit_tasks(threads)
+
+    def dirty_memory(self, byte: int) -> None:
+        """Fill what ``malloc`` hands out, and this thread's stack below where it is now."""
+        self._libc.mallopt(_PERTURB, ~byte & 0xFF)
+        if platform.machine() == "x86_64":
+            context = ctypes.create_string_buffer(_CONTEXT)
+            self._libc.getcontext(context)
+            pointer = int.from_bytes(context.raw[_X86_RSP : _X86_RSP + 8], "little")
+            # What is called from here on lies a little deeper than that call has.
+            ctypes.memset(pointer - _STACK_LEFT - _STACK_FILLED, byte, _STACK_FILLED)
 
     def adopt_orphans(self) -> None:
         """Let what descendants leave behind become children of this process."""

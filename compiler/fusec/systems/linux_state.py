@@ -17,7 +17,9 @@ _libc.setlocale.restype = ctypes.c_char_p
 _LC_ALL = 6
 _ACTION = 152  # bytes of a struct sigaction
 _FENV = 64
-_MXCSR = 28  # where it is in x86-64's fenv_t
+# Where x86-64's fenv_t has which of the eight old registers are in use, and MXCSR.
+_TAGS = 8
+_MXCSR = 28
 _SETTINGS = 0xFFC0  # of it, without the flags that every operation may raise
 _INFO_FIELDS = 10  # of mallinfo2: bytes in use are the eighth, those of mappings the fifth
 
@@ -48,6 +50,7 @@ def snapshot(openmp: Path | None) -> dict[str, Any]:
         "how the processor rounds": _libm().fegetround(),
         "the processor's modes": _modes(),
         "open files": sorted(os.listdir("/proc/self/fd")),
+        "the C library's streams": _streams(),
         "the priority": os.getpriority(os.PRIO_PROCESS, 0),
         "the processors that it may use": sorted(os.sched_getaffinity(0)),
         "the locale": _libc.setlocale(_LC_ALL, None),
@@ -121,12 +124,21 @@ def _libm() -> Any:
     return ctypes.CDLL("libm.so.6")
 
 
-def _modes() -> int:
+def _modes() -> list[int]:
     if os.uname().machine != "x86_64":
-        return 0
+        return []
     environment = ctypes.create_string_buffer(_FENV)
     _libm().fegetenv(environment)
-    return int.from_bytes(environment.raw[_MXCSR : _MXCSR + 4], "little") & _SETTINGS
+    control, tags, vectors = (
+        int.from_bytes(environment.raw[at : at + 4], "little") for at in (0, _TAGS, _MXCSR)
+    )
+    return [control & 0xFFFF, tags & 0xFFFF, vectors & _SETTINGS]
+
+
+def _streams() -> list[int | None]:
+    streams = [ctypes.c_void_p.in_dll(_libc, name) for name in ("stdin", "stdout", "stderr")]
+    numbers = [_libc.fileno(stream) if stream.value else -1 for stream in streams]
+    return [stream.value for stream in streams] + numbers
 
 
 def _openmp(path: Path | None) -> list[int]:

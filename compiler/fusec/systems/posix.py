@@ -227,6 +227,11 @@ class Posix(System):
         if size and self._libc.mprotect(address, size, mmap.PROT_READ | mmap.PROT_WRITE):
             raise MemoryError("no memory")
 
+    def lock_pages(self, address: int, size: int) -> None:
+        """Let pages be read and no longer written, until they are opened again."""
+        if size and self._libc.mprotect(address, size, mmap.PROT_READ):
+            raise MemoryError("no memory")
+
     def same_bytes(self, one: int, other: int, size: int) -> bool:
         """Whether the bytes at two addresses are the same."""
         return not size or self._libc.memcmp(one, other, size) == 0

@@ -37,14 +37,18 @@ _OTHERS = """
 _ALLOWED = frozenset([*_OTHERS, *(name + suffix for name in _MATHS for suffix in ("", "f", "l"))])
 _PATTERNS = re.compile(
     r"""
-      omp_(get|in|is)_\w+           # what OpenMP knows; what sets something is not here
+      omp_(get_(?!wti)|in_|is_)\w+   # what OpenMP knows; what sets something is not here
     | omp_(init|destroy|set|unset|test)(_nest)?_lock(_with_hint)?
-    | GOMP_(?!target|offload)\w+ | __kmpc_\w+
+    | GOMP_(?!target|offload|error|warning|PLUGIN|\w+_start$)\w+
+    | GOMP_(loop|single|sections|doacross|critical|atomic|taskgroup|workshare|scope)\w*_start
+    | __kmpc_(?!error)\w+
     | _ZGV\w+                        # vectors of libmvec
     | __\w+_finite | __(sin|cos|exp|log|sincos)(pi)?_?\w{0,8}_stret
     | Sleef_\w+ | _simd_\w+
     | _Zn[wa]m\w* | _Zd[la]Pv\w*     # new and delete
-    | _ZSt\d+__throw_\w+ | _ZSt\d+bad_\w+ | _ZNSt\d+\w+C[12]E\w* | _ZNSt\d+\w+D[012]Ev
+    | _ZSt\d+__throw_(bad_alloc|bad_array|length_error|logic_error)\w+ | _ZSt\d+bad_\w+
+    # makers and destroyers of the library's, but for what opens files, prints or runs threads
+    | _ZNSt\d+(?!\d)(?!basic_i?o?f|ios_base|j?thread|locale)\w+(C[12]E\w*|D[012]Ev)
     | _ZT[ISV]St?\w+ | _ZT[ISV]N10__cxxabiv1\w+ | _ZNKSt9exception4whatEv
     | _ZSt\d+_Rb_tree_\w+ | _ZNSt8__detail\w+
     # arithmetic that the processor lacks: of libgcc and compiler-rt
@@ -60,9 +64,11 @@ _HARM: Mapping[str, str] = {
     name: why
     for why, names in {
         "it starts a process": "fork vfork exec posix_spawn system popen clone daemon wait",
-        "it ends the process": "exit _exit _Exit quick_exit abort __assert raise kill tgkill "
+        "it ends the process": "GOMP_error GOMP_PLUGIN_fatal __kmpc_error "
+        "exit _exit _Exit quick_exit abort __assert raise kill tgkill "
         "killpg longjmp _longjmp __longjmp siglongjmp err errx verr _ZSt9terminate",
-        "what it throws, nobody catches; return a status instead": "__cxa_throw __cxa_rethrow",
+        "what it throws, nobody catches; return a status instead": "__cxa_throw __cxa_rethrow "
+        "_ZSt20__throw_out_of_range _ZSt24__throw_out_of_range_fmt _ZSt25__throw_bad_function_call",
         "it runs when the process ends": "atexit at_quick_exit on_exit __cxa_atexit",
         "it starts or steers threads": "pthread_ thrd_ _ZNSt6thread _ZNSt9jthread _ZNSt13__future "
         "_ZNSt15__exception_ptr _ZNSt18condition_variable _ZSt15set_new_handler sched_ _ZSt4call",
@@ -81,8 +87,9 @@ _HARM: Mapping[str, str] = {
         "_ZNSt13random_device",
         "it waits": "sleep usleep nanosleep clock_nanosleep pause poll ppoll select pselect epoll_ "
         "nanosleep _ZNSt11this_thread",
+        "it begins what it may not end": "GOMP_parallel_start",
         "it asks for the time": "time clock gettimeofday clock_gettime localtime gmtime "
-        "_ZNSt6chrono",
+        "omp_get_wti _ZNSt6chrono",
         "it loads code": "dlopen dlsym dlclose dlmopen __libc_dlopen",
         "it calls the system by number": "syscall",
         "it uses files or the network": "open creat close read write pread pwrite dup pipe fopen "

@@ -25,14 +25,20 @@ from fusec.verify.protocol import Message
 from fusec.verify.words import Finding
 
 # What the compiler's own start-up files bring into every library.
-_OWN_VARIABLES = re.compile(
-    r"__dso_handle|completed\.\d+|__TMC_(END|LIST)__|dtor_idx\.\d+|_edata|__bss_start|_end"
+_OWN_VARIABLES = re.compile(r"__dso_handle|completed\.\d+|__TMC_(END|LIST)__|dtor_idx\.\d+")
+# Where exceptions find the function that looks at each frame.
+_PERSONALITY = re.compile(r"DW\.ref\.__g\w+_personality_\w+")
+# What a loader writes, and nobody after it: the linker has these pages read-only then, or reads
+# them itself.
+_LOADERS = re.compile(
+    r"\.(data|bss)\.rel\.ro(\..*)?|\.relro_padding|\.(preinit|init|fini)_array|\.[cd]tors"
+    r"|\.dynamic|\.got(\.plt)?|\.jcr|\.t(data|bss)|\.eh_frame(_hdr)?|\.gcc_except_table"
 )
 # What answers clang's calls of OpenMP by libgomp's: ``toolchain/openmp/entry.cpp``.
 _OWN_THREADS = re.compile(r"_ZN12fusec_openmp\S+")
 _OWN_STARTS = frozenset({"frame_dummy", "__do_global_dtors_aux", "register_tm_clones"})
 # Of an OpenMP critical section with a name: the lock is meant to be shared.
-_LOCKS = re.compile(r"\.gomp_critical_user_.*|\.?gomp_critical_user_.*|_*\.gomp_critical.*")
+_LOCKS = re.compile(r"_*\.gomp_critical.*")  # no name of C++ begins with a point
 _WORD = 8
 _MACHINES = {"X86_64": "x86_64", "ARM64": "aarch64"}
 # What is said of a library has to fit into a message.
@@ -47,6 +53,8 @@ _MODES = re.compile(
     r"|_MM_SET_EXCEPTION_MASK|_MM_SET_EXCEPTION_STATE|__builtin_ia32_ldmxcsr"
     r"|__builtin_ia32_fxrstor(?:64)?|__builtin_ia32_xrstor(?:64)?|__builtin_aarch64_set_fpcr\w*)\b"
 )
+# The compiler's own start-up files call it, so that what a library imports does not tell.
+_FINALIZE = re.compile(r"\b__cxa_finalize\b")
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
 
 
@@ -128,11 +136,17 @@ def _elf(binary: Any) -> LibraryFacts:
         name = str(symbol.name)
         if symbol.type == kinds.TLS:
             threads[name] = None
-        elif section.has(flags.WRITE) and section.name in (".data", ".bss", ".tm_clone_table"):
-            if _OWN_VARIABLES.fullmatch(name):
-                continue
+        elif (
+            section.has(flags.WRITE)
+            and not _LOADERS.fullmatch(str(section.name))
+            and not _OWN_VARIABLES.fullmatch(name)
+        ):
             variables[name] = symbol.size
-    writable = sum(s.size for s in sections if s.name in (".data", ".bss"))
+    writable = sum(
+        s.size
+        for s in sections
+        if s.has(flags.WRITE) and s.has(flags.ALLOC) and not _LOADERS.fullmatch(str(s.name))
+    )
     # Alignment fills a little; the start-up files' own data is a word or two.
     unnamed = writable - sum(variables.values())
     expected = 2 * _WORD + 64 * len(variables)
@@ -143,7 +157,7 @@ def _elf(binary: Any) -> LibraryFacts:
         asked = [name for name in asked if not name.startswith("__tls_get_addr")]
     return LibraryFacts(
         _refused(asked),
-        _own_names(name for name in variables if not _LOCKS.fullmatch(name)),
+        _own_names(n for n in variables if not (_LOCKS.fullmatch(n) or _PERSONALITY.fullmatch(n))),
         unnamed if unnamed > expected else 0,
         _own_names(own) or (("",) if unknown else ()),
         _own_names(_starts(binary, sections, named)),
@@ -260,6 +274,10 @@ def source_problem(text: str, generated: str = "", *, instead: str = _INSTEAD) -
         if lines[line - 1].strip() not in known and not _EMPTY.match(text, found.start()):
             reason = f"has assembly of its own, which may do what no C++ does{instead}"
             return Finding("unsafe", reason, line)
+    ends = _FINALIZE.search(plain)
+    if ends:
+        reason = f"names {ends.group()}: it does what is done when the process ends{instead}"
+        return Finding("unsafe", reason, _line(plain, ends.start()))
     modes = _MODES.search(plain)
     if modes:
         reason = (

@@ -26,6 +26,7 @@ from fusec.report import Verdict
 from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.toolchain.children import Children, with_children
+from fusec.toolchain.expand import expanded, joins_words
 from fusec.verify import binary, device_sanitize, probation, python_text, sandbox
 from fusec.verify.candidate import Build, Candidate, Refused
 from fusec.verify.compare import praise
@@ -134,6 +135,8 @@ def _check_text(candidate: Candidate, *, trust: bool) -> None:
     elif text != source.text and isinstance(target, LibraryTarget):
         _refuse(probation.crash(text))
         _refuse(binary.source_problem(text, source.text))
+        if joins_words(text):
+            _refuse(binary.source_problem(expanded(text), source.text))
     elif text != source.text and isinstance(target, PythonTarget):
         _refuse(python_text.problem(text, target.may_import))
 

@@ -20,7 +20,7 @@ from fusec.systems import this_system
 from fusec.target_api.worker import WorkerKernel
 from fusec.timing.measure import PRECISION, interleave
 from fusec.verify import state
-from fusec.verify.protocol import OUTPUT_LIMIT, Message
+from fusec.verify.protocol import OUTPUT_LIMIT, Message, poison_byte
 
 # Calls before anything is counted: what a library sets up at its first calls is no leak.
 _WARM = 8
@@ -30,6 +30,9 @@ _WINDOWS = 2
 _LEAST_LEAK = 16
 # More than so much printed in one call floods a notebook.
 _PRINTED = 1 << 14
+# Calls with nothing in between, and how long they may take.
+_BURST = 250
+_BURST_SECONDS = 0.05
 # The calls without timing stop after so long.
 _LONG = 1.0
 
@@ -77,6 +80,39 @@ def endure(
     if changed:
         return {"problem": "state", "words": changed, "calls": counted.calls}
     return {"calls": counted.calls, "timed": timed}
+
+
+def burst(call: Callable[[], int], given: Sequence[tuple[Any, Any, int]]) -> Message | None:
+    """Call again and again with nothing in between; return what is wrong with that, if anything.
+
+    What a kernel keeps in memory that is not its own (of the stack, of what it has freed) is still
+    there at the next call, as long as nobody else has used it.
+
+    Args:
+        call: Runs the candidate once.
+        given: Its tensors, where they are, and the addresses of their bytes.
+    """
+    inputs = [each for each in given if each[0].role != "out"]
+    restored = [each for each in given if each[0].role == "inout"]
+    results = [each for each in given if each[0].role == "out"]
+    for _, area, origin in inputs:
+        area.copy_from(origin)
+    deadline = time.perf_counter() + _BURST_SECONDS
+    for _ in range(_BURST):
+        for _, area, origin in restored:
+            area.copy_from(origin)
+        for spec, area, _ in results:
+            area.fill(poison_byte(spec.kind, 0))
+        code = call()
+        if code:
+            return {"problem": "check", "code": code}
+        if time.perf_counter() > deadline:
+            break
+    for spec, area, origin in inputs:
+        if spec.role == "in" and not area.equals(origin):
+            at = area.first_difference(origin) // spec.itemsize
+            return {"problem": "input", "name": spec.name, "element": at}
+    return None
 
 
 class _Counted:
@@ -166,4 +202,4 @@ def bound(
     return functools.partial(candidate, arguments, sizes, threads)
 
 
-__all__ = ["bound", "endure"]
+__all__ = ["bound", "burst", "endure"]

@@ -68,6 +68,14 @@ class Area:
         """Give the memory back."""
         this_system().release(self.base, self.usable + 2 * GUARD)
 
+    def lock(self) -> None:
+        """Let the argument be read only, until ``unlock``."""
+        this_system().lock_pages(self.base + GUARD, self.usable)
+
+    def unlock(self) -> None:
+        """Let the argument be written again."""
+        this_system().open_pages(self.base + GUARD, self.usable)
+
     def fill(self, byte: int) -> None:
         """Set every byte of the argument."""
         ctypes.memset(self.start, byte, self.nbytes)
@@ -83,6 +91,17 @@ class Area:
     def equals(self, address: int) -> bool:
         """Whether the argument's bytes are those at ``address``."""
         return this_system().same_bytes(self.start, address, self.nbytes)
+
+    def first_difference(self, address: int) -> int:
+        """Return the first byte that is not as at ``address``; -1 where all are."""
+        block = 1 << 20
+        for start in range(0, self.nbytes, block):
+            size = min(block, self.nbytes - start)
+            mine = ctypes.string_at(self.start + start, size)
+            other = ctypes.string_at(address + start, size)
+            if mine != other:
+                return start + next(i for i in range(size) if mine[i] != other[i])
+        return -1
 
     def margin_damage(self) -> int | None:
         """Return where the pattern beside the argument was overwritten.

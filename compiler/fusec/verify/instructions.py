@@ -31,6 +31,7 @@ _SYSTEM = "it calls the system by number"
 _MODES = "it changes how the processor computes (rounding, denormals) for the whole process"
 _TRAP = "it is for debuggers, and ends a process that has none"
 _SEGMENTS = "it moves what each thread finds its own variables by"
+_THREAD = "it reads or writes what each thread has for itself"
 _FLAGS = "it changes flags of the processor that all code relies on"
 _PRIVILEGED = "it is for the operating system alone"
 _FAR = "it goes to another segment, where nothing of a kernel is"
@@ -63,6 +64,7 @@ _AARCH64 = (
     (0xFFFFFFE0, 0xD51BD040, "msr tpidr_el0", _SEGMENTS),
 )
 _MSR = (0xFFF00000, 0xD5100000)
+_STACK_GUARD = 0x28  # of glibc, from FS on
 _BREAKPOINT = 0xCC  # int3
 _HARMLESS_MSR = 0xD51B4420  # fpsr: flags that nobody reads
 
@@ -128,6 +130,8 @@ def _x86(code: bytes, address: int, *, strict: bool) -> Iterator[tuple[int, Odd]
                 targets.append((at, instruction.near_branch_target))
         elif _sets_segment(instruction):
             yield at, Odd("mov", _SEGMENTS)
+        elif _touches_thread(instruction):
+            yield at, Odd("fs", _THREAD)
     if strict:
         for at, target in targets:
             if address <= target < end and target not in starts:
@@ -169,6 +173,21 @@ def _sets_segment(instruction: object) -> bool:
 
     first: int = getattr(instruction, "op0_register", Register.NONE)
     return Register.ES <= first <= Register.GS
+
+
+def _touches_thread(instruction: Any) -> bool:
+    """Whether it goes to what each thread has; only the stack's guard may be looked at."""
+    from iced_x86 import OpKind, Register
+
+    if instruction.segment_prefix not in (Register.FS, Register.GS):
+        return False
+    nothing = Register.NONE
+    looks = (
+        instruction.memory_displacement == _STACK_GUARD
+        and instruction.memory_base == instruction.memory_index == nothing
+        and instruction.op0_kind == OpKind.REGISTER
+    )
+    return not looks
 
 
 def _aarch64(code: bytes, address: int) -> Iterator[tuple[int, Odd]]:

@@ -8,22 +8,48 @@ kernels, and to take memory for them.  What it may import, its target says.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+import builtins
+import symtable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from fusec.verify.words import Finding
 
 _INSTEAD = "; leave it out, or say --trust if it has to be there"
-# Of torch. What else there is would do other work than the kernel's, or change torch for everybody.
-_TORCH = frozenset(
-    """
-    Tensor dtype empty empty_like empty_strided zeros zeros_like full ones device Size cuda finfo
-    iinfo float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool
-    complex64 complex128 float8_e4m3fn float8_e5m2 half float double long int short
-    """.split()
-)
-_CUDA = frozenset(
-    "Stream Event current_stream current_device default_stream stream device synchronize "
-    "get_device_properties get_device_capability".split()
+# Modules that a file may name, and what of each; what else there is would do other work than a
+# kernel's, or change something for everybody. Of the languages any name, but for the modules that
+# they have imported themselves.
+_MODULES = {
+    path: frozenset(names.split())
+    for path, names in {
+        "torch": "Tensor dtype empty empty_like empty_strided zeros zeros_like full ones device "
+        "Size cuda finfo iinfo float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 "
+        "uint16 uint32 uint64 bool complex64 complex128 float8_e4m3fn float8_e5m2 half float "
+        "double long int short",
+        "torch.cuda": "Stream Event current_stream current_device default_stream stream device "
+        "synchronize get_device_properties get_device_capability",
+        "triton": "jit cdiv next_power_of_2 autotune heuristics Config constexpr_function "
+        "set_allocator language tools experimental",
+        "triton.language": "",
+        "triton.language.math": "",
+        "triton.language.extra": "libdevice cuda hip",
+        "triton.language.extra.libdevice": "",
+        "triton.language.extra.cuda": "",
+        "triton.language.extra.cuda.libdevice": "",
+        "triton.language.extra.hip": "",
+        "triton.language.extra.hip.libdevice": "",
+        "triton.tools": "tensor_descriptor",
+        "triton.tools.tensor_descriptor": "TensorDescriptor",
+        "triton.experimental": "gluon",
+        "triton.experimental.gluon": "",
+        "triton.experimental.gluon.language": "",
+        "math": "",
+        "typing": "",
+        "__future__": "",
+    }.items()
+}
+_STRANGERS = frozenset(
+    "builtins contextlib core functools importlib inspect knobs os runtime semantic standard "
+    "subprocess sys types typing warnings".split()
 )
 _CALLS = {
     "exec": "it runs code that nobody has read",
@@ -37,11 +63,34 @@ _CALLS = {
     "quit": "it ends the process",
     "setattr": "it changes what others use",
     "delattr": "it changes what others use",
-    "globals": "it reaches what is not the kernel's",
-    "vars": "it reaches what is not the kernel's",
 }
+_REACHES = "it reaches what is not the kernel's"
+# Of what Python itself has.
+_BUILTINS = frozenset(
+    """
+    abs all any bin bool bytes chr complex dict divmod enumerate filter float format frozenset
+    hasattr hash hex int isinstance issubclass iter len list map max min next oct ord pow print
+    property range repr reversed round set slice sorted staticmethod classmethod str sum super
+    tuple type zip __name__ __doc__ __file__ None True False Ellipsis NotImplemented
+    """.split()
+)
+# By these a tensor, a generator or a compiled kernel leads elsewhere, or is another one afterwards.
+_ATTRIBUTES = frozenset(
+    """
+    requires_grad_ retain_grad register_hook register_post_accumulate_grad_hook backward resize_
+    resize_as_ set_ storage untyped_storage share_memory_ numpy tofile dump save detach_ t_
+    transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_ rename_ apply_ map_ module_load
+    gi_frame gi_code f_back f_globals f_locals f_builtins f_code tb_frame tb_next cr_frame ag_frame
+    mro
+    """.split()
+)
+# What makes a value for the whole file: of these nothing can be kept.
+_PURE = frozenset(
+    "min max int float bool abs round len range pow sum str tuple frozenset divmod".split()
+)
 _CONTAINERS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
-_MAKERS = ("list", "dict", "set", "defaultdict", "OrderedDict", "bytearray")
+_METHODS = ("staticmethod", "classmethod", "property")
+_PURE_PATHS = ("triton.cdiv", "triton.next_power_of_2", "triton.language.", "math.")
 
 
 def problem(text: str, may_import: Collection[str]) -> Finding | None:
@@ -55,11 +104,34 @@ def problem(text: str, may_import: Collection[str]) -> Finding | None:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return None
-    found = sorted([*_imports(tree, may_import), *_within(tree), *_kept(tree), *_loops(tree)])
+    names = _names(tree)
+    found = sorted(
+        [
+            *_imports(tree, may_import),
+            *_within(tree, _foreign_names(text)),
+            *_modules(tree, names),
+            *_kept(tree, names),
+            *_loops(tree),
+        ]
+    )
     if not found:
         return None
     line, reason = found[0]
     return Finding("unsafe", reason + _INSTEAD, line)
+
+
+def _names(tree: ast.Module) -> dict[str, str]:
+    """Return what each imported name stands for, as a path from its package on."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.partition(".")[0]
+                found[alias.asname or first] = alias.name if alias.asname else first
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return found
 
 
 def _imports(tree: ast.Module, may_import: Collection[str]) -> Iterator[tuple[int, str]]:
@@ -76,33 +148,105 @@ def _imports(tree: ast.Module, may_import: Collection[str]) -> Iterator[tuple[in
                 yield node.lineno, f"imports {module}, where a kernel file may import {may}"
 
 
-def _within(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _within(tree: ast.Module, foreign: Collection[str]) -> Iterator[tuple[int, str]]:
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "torch":
-            for name in node.names:
-                yield from _attribute(node, f"torch.{name.name}")
-        elif isinstance(node, ast.Global):
-            names = ", ".join(node.names)
-            yield node.lineno, f"keeps `{names}` from call to call"
-        elif isinstance(node, ast.Name) and node.id in _CALLS:
-            yield node.lineno, f"names {node.id}: {_CALLS[node.id]}"
+        if isinstance(node, ast.Global):
+            kept = ", ".join(node.names)
+            yield node.lineno, f"keeps `{kept}` from call to call"
+        elif isinstance(node, ast.Name):
+            if node.id in _CALLS:
+                yield node.lineno, f"names {node.id}: {_CALLS[node.id]}"
+            elif node.id in foreign:
+                yield node.lineno, f"names {node.id}: {_REACHES}"
         elif isinstance(node, ast.Attribute):
-            if node.attr.startswith("__"):
-                yield node.lineno, f"names {node.attr}: it reaches what is not the kernel's"
-            yield from _attribute(node, ast.unparse(node))
+            if node.attr.startswith("_") or node.attr in _ATTRIBUTES:
+                yield node.lineno, f"names {node.attr}: {_REACHES}"
+            elif isinstance(node.value, ast.Name) and node.value.id in functions:
+                yield node.lineno, f"names {ast.unparse(node)}: {_REACHES}"
         elif isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)):
             yield from _changed(node)
+        elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+            yield from _bound(node.target)
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            yield from _bound(node.optional_vars)
 
 
-def _attribute(node: ast.stmt | ast.expr, name: str) -> Iterator[tuple[int, str]]:
-    parts = [part.partition("(")[0] for part in name.split(".")]
-    if parts[0] != "torch" or len(parts) < 2:
-        return
-    fine = parts[1] in _TORCH
-    if parts[1] == "cuda" and len(parts) > 2:
-        fine = parts[2] in _CUDA
-    if not fine:
-        yield node.lineno, f"calls {name}: it is none of what a kernel may ask of torch"
+def _is_foreign(name: str) -> bool:
+    """Whether a name is Python's own and none of what a kernel has a use for."""
+    if name in _BUILTINS or name.endswith(("Error", "Exception", "Warning")):
+        return False
+    return hasattr(builtins, name) or name.startswith("__")
+
+
+def _foreign_names(text: str) -> set[str]:
+    """Return which of Python's own names, of no use to a kernel, a text takes from Python."""
+    found: set[str] = set()
+    tables = [symtable.symtable(text, "kernel", "exec")]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            # A function's own variable of that name is another thing.
+            global_ = table.get_type() == "module" or symbol.is_global()
+            if symbol.is_referenced() and global_ and _is_foreign(symbol.get_name()):
+                found.add(symbol.get_name())
+    return found
+
+
+def _modules(tree: ast.Module, names: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """Yield what a file takes from packages and must not; a module by itself could be anything."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                yield from _asked(node.lineno, f"{node.module}.{alias.name}")
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if "." in alias.name:
+                    yield from _asked(node.lineno, alias.name)
+    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        path = _path(node, names)
+        if path is None or id(node) in inner:
+            continue  # the longest one is looked at
+        assert isinstance(node, (ast.Name, ast.Attribute))
+        if path in _MODULES and not isinstance(node.ctx, ast.Store):
+            yield node.lineno, f"hands {ast.unparse(node)} on: {_REACHES}"
+        else:
+            yield from _asked(node.lineno, path)
+
+
+def _path(node: ast.AST, names: Mapping[str, str]) -> str | None:
+    """Return from which package on an expression is named; None where it is something else."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.Attribute):
+        path = _path(node.value, names)
+        return None if path is None else f"{path}.{node.attr}"
+    return None
+
+
+def _asked(line: int, path: str) -> Iterator[tuple[int, str]]:
+    """Yield what is wrong with asking for a path, if anything is."""
+    parts = path.split(".")
+    module = parts[0]
+    if module not in _MODULES:
+        return  # said of its import
+    for number, part in enumerate(parts[1:], 1):
+        may = _MODULES[module]
+        if part not in may if may else part.startswith("_") or part in _STRANGERS:
+            said = ".".join(parts[: number + 1])
+            yield line, f"calls {said}: it is none of what a kernel may ask of {parts[0]}"
+            return
+        module = f"{module}.{part}"
+        if module not in _MODULES:
+            return
+
+
+def _bound(target: ast.expr) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(target):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, f"changes {ast.unparse(node)}, which outlives a call"
 
 
 def _changed(
@@ -110,23 +254,58 @@ def _changed(
 ) -> Iterator[tuple[int, str]]:
     targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [node.target]
     for target in targets:
-        if isinstance(target, ast.Attribute):
-            yield node.lineno, f"changes {ast.unparse(target)}, which outlives a call"
+        for each in ast.walk(target):
+            if isinstance(each, ast.Attribute) and not isinstance(each.ctx, ast.Load):
+                yield node.lineno, f"changes {ast.unparse(each)}, which outlives a call"
 
 
-def _kept(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _kept(tree: ast.Module, names: Mapping[str, str]) -> Iterator[tuple[int, str]]:
     """Yield what lives as long as the file and can be changed by a call."""
-    for node in tree.body:
-        if isinstance(node, (ast.Assign, ast.AnnAssign)):
-            if _is_container(node.value):
+    for node in _lasting(tree.body):
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
+            if node.value is not None and not _is_pure(node.value, names):
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
                 yield node.lineno, f"keeps `{ast.unparse(target)}` from call to call"
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            for inner in ast.walk(node):
-                if isinstance(inner, ast.arguments):
-                    for default in (*inner.defaults, *inner.kw_defaults):
-                        if _is_container(default):
-                            yield node.lineno, f"keeps a default of `{node.name}` from call to call"
+        elif isinstance(node, (ast.For, ast.AsyncFor, ast.With, ast.AsyncWith, ast.Try)):
+            kind = type(node).__name__.lower()
+            yield node.lineno, f"has a `{kind}` outside of its functions"
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if any(not _is_pure(default, names) for default in _defaults(node.args)):
+                yield node.lineno, f"keeps a default of `{node.name}` from call to call"
+            for decorator in node.decorator_list:
+                made = decorator.func if isinstance(decorator, ast.Call) else decorator
+                path = _path(made, names) or ast.unparse(made)
+                if path.partition(".")[0] not in ("triton", *_METHODS):
+                    yield node.lineno, f"keeps what `{ast.unparse(made)}` makes of `{node.name}`"
+
+
+def _lasting(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield every node that is run when the file is loaded, and functions without their bodies."""
+    for node in body:
+        yield node
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from _lasting(_defaults(node.args))
+        elif not isinstance(node, ast.Lambda):
+            yield from _lasting(ast.iter_child_nodes(node))
+
+
+def _defaults(arguments: ast.arguments) -> list[ast.expr]:
+    return [*arguments.defaults, *(each for each in arguments.kw_defaults if each is not None)]
+
+
+def _is_pure(value: ast.expr, names: Mapping[str, str]) -> bool:
+    """Whether nothing of a value can be changed: numbers, words, what is made of them."""
+    if isinstance(value, ast.Lambda):
+        return all(_is_pure(each, names) for each in _defaults(value.args))
+    for node in ast.walk(value):
+        if isinstance(node, ast.Call):
+            path = _path(node.func, names)
+            named = isinstance(node.func, ast.Name) and node.func.id in _PURE
+            if not named and (path is None or not path.startswith(_PURE_PATHS)):
+                return False
+        elif isinstance(node, (*_CONTAINERS, ast.GeneratorExp, ast.Lambda, ast.Await)):
+            return False
+    return True
 
 
 def _loops(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -141,12 +320,6 @@ def _loops(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.While) and node not in kernels:
             yield node.lineno, "has a `while` outside of its kernels, which may never end"
-
-
-def _is_container(value: ast.expr | None) -> bool:
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-        return value.func.id in _MAKERS
-    return isinstance(value, _CONTAINERS)
 
 
 __all__ = ["problem"]

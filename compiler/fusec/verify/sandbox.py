@@ -34,7 +34,7 @@ from fusec.verify.words import Finding, Run
 
 # The worker ends a run at its time limit; only if it fails to, this much later the worker goes.
 _GRACE = 3.0
-_READING_LIMIT = 10.0
+_READING_LIMIT = 60.0
 # Pairs of runs on a device, one with either poison.
 _DEVICE_REPEATS = 3
 

@@ -76,13 +76,13 @@ def changes(before: Mapping[str, Any], *, threads: int, tasks: int) -> str:
         threads: The most threads that the kernel was asked to use; they stay, waiting.
         tasks: How many threads there were.
     """
+    extra = this_system().task_count() - tasks - max(0, threads - 1)
+    if extra > 0:
+        return f"leaves {extra} thread{'s' * (extra > 1)} running"
     after = snapshot()
     names = [name for name, value in before.items() if value != after[name]]
     if names:
         return f"changes {names[0]}"
-    extra = this_system().task_count() - tasks - max(0, threads - 1)
-    if extra > 0:
-        return f"leaves {extra} thread{'s' * (extra > 1)} running"
     return _arithmetic(threads)
 
 

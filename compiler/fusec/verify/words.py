@@ -168,6 +168,9 @@ def _fault(fault: Message, placed: Message | None, signature: Signature) -> Find
         elif address < start:
             before = -(-(start - address) // itemsize)
             where = f"{action} before the start of `{argument.name}` ({_elements(before)})"
+        elif argument.role == "in":
+            reason = f"changes its input `{argument.name}`, and puts it back"
+            return Finding("wrong", reason, details=details)
         else:
             where = f"{action} `{argument.name}` in a way that it may not"
         return Finding("bounds", where, details=details)

@@ -43,16 +43,6 @@ def part_note(whole: Timing | None, parts: Mapping[str, Timing]) -> str:
     )
 
 
-def drifted(pairs: Iterable[tuple[Timing | None, Timing | None]]) -> bool:
-    """Return whether the machine was another one in a later run, as far as can be told.
-
-    Args:
-        pairs: The times of the same code in the earlier and in the later run.
-    """
-    known = [(one.median, two.median) for one, two in pairs if one is not None and two is not None]
-    return any(max(pair) > (1 + BUSY) * min(pair) for pair in known)
-
-
 def in_use(run: TuningRun) -> int | None:
     """Return the trial whose values are in use: every view of a search marks this one."""
     return run.best
@@ -84,7 +74,6 @@ __all__ = [
     "bounds",
     "busy_note",
     "compared",
-    "drifted",
     "gain",
     "in_use",
     "median",

@@ -168,18 +168,19 @@ def error_line(verdict: Verdict) -> str:
     return text
 
 
-def time_line(verdict: Verdict, *, drifted: bool = False) -> str:
+def time_line(verdict: Verdict, *, compared_alone: bool = False) -> str:
     """Say how fast the checked kernel and its graph are; empty where nothing was timed.
 
     Args:
         verdict: Of the check.
-        drifted: Whether the machine was another one when the times were taken that stand beside
-            this line: then only what compares within one run is said.
+        compared_alone: Whether times of the same code stand beside this line: they are of another
+            run, so that only what compares within this one is said.
     """
     parts = []
-    if drifted and verdict.timing and verdict.generated:
-        parts.append(f"the kernel is {compared(verdict.timing, verdict.generated, 'generated')}")
-        parts.append("no times: this machine is faster or slower now than when the cell was timed")
+    if compared_alone:
+        if verdict.timing and verdict.generated:
+            faster = compared(verdict.timing, verdict.generated, "the generated text")
+            parts.append(f"the kernel is {faster}, timed in turn")
         verdict = replace(verdict, timing=None, graph=None)
     if verdict.timing:
         part = f"kernel {duration(verdict.timing.median)}"

@@ -12,12 +12,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fuselab.errors import NotJudged
 from fuselab.judge.engine import judge
 from fuselab.judge.task import Task
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Judge; return 0 if the answer passes, 1 if not, 2 for a mistake in what was asked."""
+    """Judge; return 0 if it passes, 1 if not, 2 for no verdict or a mistake in what was asked."""
     parser = argparse.ArgumentParser(prog="python -m fuselab.judge", description=__doc__)
     parser.add_argument("task", help="a Python file that defines `task`")
     parser.add_argument("answer", type=Path, help="the file with the answer")
@@ -31,7 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, LookupError) as error:
         print(f"fuselab.judge: {error}", file=sys.stderr)
         return 2
-    verdict = judge(task, text, timed=not given.untimed)
+    try:
+        verdict = judge(task, text, timed=not given.untimed)
+    except NotJudged as error:
+        print(f"fuselab.judge: {error}", file=sys.stderr)
+        return 2
     print(json.dumps(verdict.data()) if given.json else verdict)
     return 0 if verdict.ok else 1
 

@@ -30,7 +30,7 @@ WATCHED = 8  # elements of each result that are looked at, in places that differ
 REPORT = "the report"  # the name of the output that takes JSON
 _POISON = float("nan")
 _LEAST_CALLS = 4
-_CHANGED = 37  # one in so many elements of an input changes between two calls
+SHIFTS = 1021  # ways to lay factors on an input: no two calls of a process get the same one
 _KEPT_CLOCK = time.perf_counter  # before the answer can lay hands on it
 
 
@@ -121,7 +121,7 @@ class Answer:
         sizes: Sequence[int],
         threads: int,
     ) -> int:
-        """Call it again and again on inputs of which something in every row changes each time.
+        """Call it again and again, each time on inputs of which every element is another.
 
         It ends when the budget is spent, or with the pokes; a call that was made has a time, and a
         kernel's call what its threads worked.  Some elements of each call's results are kept: an
@@ -135,8 +135,10 @@ class Answer:
         now, spent = _KEPT_CLOCK, 0.0
         with torch.no_grad():
             clock.zero_()
-            for number, (which, place, value, *places) in enumerate(pokes.tolist()):
-                change(inputs[int(which)], int(place), value)
+            factors = factors_for(given, int(pokes[0, 0]))
+            for number, (_, shift, *places) in enumerate(pokes.tolist()):
+                for tensor, first, each in zip(inputs, given, factors, strict=True):
+                    change(tensor, first, each, int(shift))
                 watched = [places_in(tensor, places) for tensor in mine]
                 for tensor, there in zip(mine, watched, strict=True):
                     _spoil(tensor, there)
@@ -247,14 +249,33 @@ def _several(returned: Any) -> list[torch.Tensor]:
     return [each for each in found if type(each) is torch.Tensor and each.numel()]
 
 
-def change(tensor: torch.Tensor, place: int, factor: float) -> None:
-    """Multiply elements of a contiguous tensor: few, and in every part of it.
+def factors_for(tensors: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor | None]:
+    """Return for each tensor of floats factors near 1, some more than it has elements."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        (torch.rand(t.numel() + SHIFTS, generator=generator) * 0.7 + 0.7).to(t.dtype)
+        if t.is_floating_point()
+        else None
+        for t in tensors
+    ]
+
+
+def change(
+    tensor: torch.Tensor, first: torch.Tensor, factors: torch.Tensor | None, shift: int
+) -> None:
+    """Make a contiguous tensor another one times factors, each element by one of its own.
 
     Who keeps results and computes again what has changed has to compute everything again.
+
+    Args:
+        tensor: It gets the products.
+        first: Contiguous, of the same shape.
+        factors: From ``factors_for``; None leaves it alone.
+        shift: Where to begin in them, less than ``SHIFTS``.
     """
-    if tensor.is_floating_point() and tensor.numel():
-        step = min(_CHANGED, tensor.numel())
-        tensor.view(-1)[place % step :: step] *= factor
+    if factors is not None:
+        count = tensor.numel()
+        torch.mul(first.view(-1), factors[shift : shift + count], out=tensor.view(-1))
 
 
 def places_in(tensor: torch.Tensor, shares: Sequence[float]) -> torch.Tensor:
@@ -293,10 +314,12 @@ __all__ = [
     "FILE",
     "POKES",
     "REPORT",
+    "SHIFTS",
     "Answer",
     "LeftBehind",
     "WrongShape",
     "change",
+    "factors_for",
     "prepare",
     "worked",
     "write_text",

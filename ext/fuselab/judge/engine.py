@@ -5,27 +5,28 @@ from __future__ import annotations
 import importlib.util
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from fusec.errors import CompileError, FusecError
-from fusec.kernel_source import Role
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
 from fusec.verify.binary import problem as binary_problem
 from fusec.verify.binary import source_problem
 from fusec.verify.layout import Case
+from fusec.verify.process import WorkerError
 from fusec.verify.sandbox import read_library
+from fuselab.errors import NotJudged
 from fuselab.judge import cases as judge_cases
 from fuselab.judge import triton_findings as judge_triton
 from fuselab.judge.answer_worker import REPORT
 from fuselab.judge.cases import Asked
 from fuselab.judge.cpp_rules import broken_cpp_rule
 from fuselab.judge.rules import BrokenRule, broken_rule, broken_triton_rule, forbidden_operator
-from fuselab.judge.speed import is_busy, measure
+from fuselab.judge.speed import measure, reaches
 from fuselab.judge.task import (
     CppTask,
     FunctionTask,
@@ -35,14 +36,14 @@ from fuselab.judge.task import (
     TritonTask,
 )
 from fuselab.judge.trial import (
-    AnswerOutcome,
     AnswerProgram,
+    is_busy,
     modules_for,
     named,
     prepare_modules,
     raised,
     read_text,
-    run,
+    run_patiently,
     text_area,
 )
 from fuselab.judge.verdict import SHARE, AnswerFinding, AnswerVerdict
@@ -52,6 +53,7 @@ _COUNTING = 8.0  # the compiler is at work
 _INTERPRETED = 4.0  # Triton's interpreter runs program by program
 _PATIENCE = 20.0  # times what eager took on everything
 _REPORT = 1 << 18
+_ATTEMPTS = 3
 
 
 class _Ended(Exception):  # it carries a verdict out of the steps, no news
@@ -74,6 +76,9 @@ def judge(task: Task, text: str, *, timed: bool = True) -> AnswerVerdict:
 
     Returns:
         The first thing that is wrong, in words, or how good the answer is.
+
+    Raises:
+        NotJudged: The machine, not the answer, was in the way.
     """
     began = time.perf_counter()
     try:
@@ -85,7 +90,39 @@ def judge(task: Task, text: str, *, timed: bool = True) -> AnswerVerdict:
             raise TypeError(f"{type(task).__name__} is not a kind of task")
     except _Ended as ended:
         found = ended.verdict
+    except WorkerError as error:
+        raise NotJudged(str(error)) from None
     return replace(found, task=task.name, seconds=time.perf_counter() - began)
+
+
+def judge_for_points(task: Task, text: str, *, timed: bool = True) -> AnswerVerdict:
+    """Judge an answer; up to three times where others had the machine and the clock refused it.
+
+    Args:
+        task: What is asked.
+        text: The answer's source.
+        timed: Whether to measure what the task limits in speed.
+
+    Returns:
+        The best verdict.
+
+    Raises:
+        NotJudged: The machine, not the answer, was in the way each time.
+    """
+    best: AnswerVerdict | None = None
+    for attempt in range(_ATTEMPTS):
+        try:
+            found = judge(task, text, timed=timed)
+        except NotJudged:
+            if best is None and attempt == _ATTEMPTS - 1:
+                raise
+            continue
+        if best is None or found.score > best.score:
+            best = found
+        if found.ok or found.stage != "speed" or not is_busy():
+            break
+    assert best is not None
+    return best
 
 
 def warm_up(tasks: Sequence[Task]) -> None:
@@ -115,7 +152,15 @@ def _python(task: PythonTask, text: str) -> AnswerVerdict:
     calls = task.calls(random.Random(random.SystemRandom().getrandbits(63)))
     program = AnswerProgram(task.entry, text, provides=task.provides, after=task.after)
     case = Case((text_area(_REPORT),))
-    outcome = _patiently(program, "values", named([], [REPORT]), [case], _TIMEOUT, {"calls": calls})
+    outcome = run_patiently(
+        program,
+        "values",
+        named([], [REPORT]),
+        [case],
+        plan=[(True, 1)],
+        timeout=_TIMEOUT,
+        more={"calls": calls},
+    )
     if outcome.finding is not None:
         raise _Ended("runs", outcome.finding.reason, outcome.finding.line)
     results = read_text(outcome.runs[0][0].outputs[0])
@@ -215,11 +260,7 @@ def _right(task: TensorTask, program: AnswerProgram) -> AnswerFinding:
     plan = [(True, many), (False, 1), (True, many)]
     if isinstance(task, TritonTask):  # it runs one program after the other, slowly
         plan = [(True, 1), (False, 1)]
-    outcome = run(program, "call", operands, cases, plan=plan, timeout=timeout)
-    if _may_be_busy(outcome):
-        # Others have the machine, and threads that wait for each other take ages: with one, again.
-        plan = [(against, 1) for against, _ in plan]
-        outcome = run(program, "call", operands, cases, plan=plan, timeout=3 * timeout)
+    outcome = run_patiently(program, "call", operands, cases, plan=plan, timeout=timeout)
     for each, runs, between in zip(everything, outcome.runs, outcome.between, strict=False):
         if between is not None:
             raise _Ended("right", f"it {between.reason} ({each.label})", between.line)
@@ -236,28 +277,6 @@ def _right(task: TensorTask, program: AnswerProgram) -> AnswerFinding:
     return AnswerFinding("results", tried, "the same as eager", True)
 
 
-def _patiently(
-    program: AnswerProgram,
-    way: str,
-    operands: Sequence[tuple[str, Role]],
-    cases: Sequence[Case],
-    timeout: float,
-    more: Mapping[str, Any] | None = None,
-) -> AnswerOutcome:
-    """Run an answer once; once more with more time where others may have had the machine."""
-    outcome = run(program, way, operands, cases, plan=[(True, 1)], timeout=timeout, more=more)
-    if _may_be_busy(outcome):
-        longer = 3 * timeout
-        outcome = run(program, way, operands, cases, plan=[(True, 1)], timeout=longer, more=more)
-    return outcome
-
-
-def _may_be_busy(outcome: AnswerOutcome) -> bool:
-    """Whether it ran out of time, and others want the machine as well."""
-    timed_out = outcome.finding is not None and outcome.finding.stage == "timeout"
-    return timed_out and is_busy()
-
-
 def _operand_names(task: TensorTask, inputs: int, outputs: int) -> tuple[list[str], list[str]]:
     if isinstance(task, CppTask | TritonTask):
         return list(task.arguments[:inputs]), list(task.arguments[inputs:])
@@ -272,7 +291,7 @@ def _counts(task: FunctionTask, program: AnswerProgram) -> list[AnswerFinding]:
     case = Case((*asked.case.tensors, text_area(_REPORT)))
     names, results = _operand_names(task, len(asked.inputs), len(asked.eager))
     operands = named(names, [*results, REPORT])
-    outcome = _patiently(program, "count", operands, [case], _COUNTING)
+    outcome = run_patiently(program, "count", operands, [case], plan=[(True, 1)], timeout=_COUNTING)
     if outcome.finding is not None:
         reason = f"the compiler cannot follow it: {outcome.finding.reason}"
         raise _Ended("counts", reason, outcome.finding.line)
@@ -313,7 +332,11 @@ def _speeds(task: TensorTask, program: AnswerProgram) -> list[AnswerFinding]:
             if isinstance(task, CppTask)
             else AnswerProgram(task.entry, task.baseline)
         )
-    found = measure(task, program, baseline, _threads())
+    # Threads that wait for each other say nothing while others have the processors: with one, then.
+    single = task.limits.share is None and is_busy()
+    found = measure(task, program, baseline, 1 if single else _threads())
+    if single and isinstance(task, CppTask) and not (found.problem or reaches(task, found)):
+        found = measure(task, program, baseline, _threads())  # it may have threads of its own
     if found.problem:
         raise _Ended("speed", found.problem)
     findings = []
@@ -334,4 +357,4 @@ def _speeds(task: TensorTask, program: AnswerProgram) -> list[AnswerFinding]:
     return findings
 
 
-__all__ = ["judge", "warm_up"]
+__all__ = ["judge", "judge_for_points", "warm_up"]

@@ -66,10 +66,10 @@ _TORCH = frozenset(
     "gi_frame cr_frame func_globals mro attrgetter methodcaller compiler is_compiling "
     "set_default_tensor_type set_flush_denormal".split()
 )
-# Of Python's own modules: what evaluates texts, or reads attributes by their names.
+# Of Python's own modules: what evaluates texts, or reads and sets attributes by their names.
 _BY_TEXT = frozenset(
     "get_type_hints ForwardRef evaluate_forward_ref singledispatch singledispatchmethod Formatter "
-    "get_field make_dataclass".split()
+    "get_field make_dataclass update_wrapper wraps global_enum".split()
 )
 
 
@@ -183,6 +183,12 @@ class _Looks(ast.NodeVisitor):
             self._name(node.value, node.value.id, attribute=False)
         else:
             self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if name == "type" and len(node.args) + len(node.keywords) != 1:
+            self.refuse(node, "`type` makes a class of texts here: write a `class` statement")
+        self.generic_visit(node)
 
     def visit_MatchClass(self, node: ast.MatchClass) -> None:
         for name in node.kwd_attrs:  # a pattern reads attributes, too

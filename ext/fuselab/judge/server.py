@@ -16,6 +16,7 @@ from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
+from fuselab.errors import NotJudged
 from fuselab.judge.engine import judge
 from fuselab.judge.task import CppTask, FunctionTask, Task, TensorTask, TritonTask
 
@@ -66,7 +67,14 @@ class Desk:
 
     def judge_answer(self, name: str, answer: str) -> str:
         """Judge an answer's source; the verdict as JSON: ok, score, what is wrong first."""
-        return self._with(name, lambda task: json.dumps(judge(task, answer).data()))
+
+        def verdict(task: Task) -> str:
+            try:
+                return json.dumps(judge(task, answer).data())
+            except NotJudged as error:
+                return json.dumps({"error": str(error)})
+
+        return self._with(name, verdict)
 
     def next_hint(self, name: str) -> str:
         """Give the next hint about a task; there are three."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 import time
 from collections.abc import Sequence
@@ -20,14 +19,16 @@ from fuselab.judge.answer_worker import (
     CLOCK,
     POKES,
     SEEN,
+    SHIFTS,
     WATCHED,
     change,
+    factors_for,
     places_in,
     worked,
 )
 from fuselab.judge.cases import Asked
 from fuselab.judge.task import TensorTask
-from fuselab.judge.trial import AnswerOutcome, AnswerProgram, named, run
+from fuselab.judge.trial import AnswerOutcome, AnswerProgram, is_busy, named, run_patiently
 
 _ROUNDS = 3
 _FASTEST = 10  # copies that no kernel is faster than
@@ -38,6 +39,7 @@ _FAR = 1.3
 _SECONDS = 0.06  # of calls in a round
 _UNEXPLAINED = 0.35  # seconds a process may take beside what its calls take
 _MOST_CALLS = 200
+_LONGEST_ROUND = 8.0  # seconds
 _BETWEEN = 1e-3  # seconds that may go by between two calls: inputs change, results are noted
 _LOOKED_AT = 12  # calls of a round whose results are compared, besides the last
 _LOOKING = 0.15  # seconds that may take
@@ -103,7 +105,7 @@ def measure(
         for program, times, work in ((answer, own, own_work), (baseline, theirs, their_work)):
             if program is None:
                 continue
-            pokes = _pokes(inputs, _MOST_CALLS)
+            pokes = _pokes(_MOST_CALLS)
             outcome, times_of = _round(task, program, inputs, results, pokes, threads)
             pokes, total = pokes[: len(times_of)], float(times_of[:, 0].sum())
             quick, least = _quick(times_of)
@@ -131,17 +133,17 @@ def measure(
     if share > _FASTEST:
         return Speed(seconds, None, share, "it is faster than its inputs can be read")
     found = Speed(seconds, min(theirs) if theirs else None, share)
-    if min(copy_work, default=0.0) and min(own_work) and not _reaches(task, found):
+    if min(copy_work, default=0.0) and min(own_work) and not reaches(task, found):
         # A call that needs several processors at once had to wait for them, one that needs one did
         # not: it would be refused for that.
         least, copy = min(own_work), min(copy_work)
         working = Speed(least, min(their_work) if theirs else None, copy / least, worked=True)
-        if _reaches(task, working) and working.share <= _FASTEST:
+        if reaches(task, working) and working.share <= _FASTEST:
             return working
     return found
 
 
-def _reaches(task: TensorTask, speed: Speed) -> bool:
+def reaches(task: TensorTask, speed: Speed) -> bool:
     """Whether an answer is as fast as it has to be."""
     limits = task.limits
     return speed.share >= (limits.share or 0.0) and speed.factor >= (limits.factor or 0.0)
@@ -155,19 +157,17 @@ def _quick(times: torch.Tensor) -> tuple[float, float]:
     return seconds, work
 
 
-def _pokes(inputs: Sequence[torch.Tensor], calls: int) -> torch.Tensor:
-    """Return what changes before each call, and what is looked at after it.
+def _pokes(calls: int) -> torch.Tensor:
+    """Return what inputs are made of before each call, and what is looked at after it.
 
-    An input, a place in it, a factor; then places in results, as shares of their length.
+    The seed of factors, where in them to begin; then places in results, as shares of their length.
     """
     chosen = random.SystemRandom()
-    floats = [n for n, t in enumerate(inputs) if t.is_floating_point() and t.numel()]
-    rows = []
-    for _ in range(calls):
-        which = chosen.choice(floats) if floats else 0
-        place = chosen.randrange(max(inputs[which].numel(), 1))
-        factor = chosen.uniform(0.7, 1.4)
-        rows.append([which, place, factor, *(chosen.random() for _ in range(WATCHED))])
+    seed = chosen.getrandbits(31)
+    rows = [
+        [seed, shift, *(chosen.random() for _ in range(WATCHED))]
+        for shift in chosen.sample(range(SHIFTS), calls)
+    ]
     return torch.tensor(rows, dtype=torch.float64)
 
 
@@ -189,7 +189,10 @@ def _round(
     sizes = task.numbers(*inputs) if hasattr(task, "numbers") else ()
     case = Case((*inputs, pokes, *outputs, seen, clock), sizes)
     more = {"budget": _SECONDS}
-    outcome = run(program, "time", operands, [case], plan=[(True, threads)], timeout=8.0, more=more)
+    plan = [(True, threads)]
+    outcome = run_patiently(
+        program, "time", operands, [case], plan=plan, timeout=_LONGEST_ROUND, more=more
+    )
     if not outcome.runs:
         return outcome, clock[:0]
     times = outcome.runs[0][0].outputs[-1]
@@ -223,15 +226,6 @@ def _copy_work(moved: int, threads: int) -> float:
     return sorted(found)[len(found) // 4] if found else 0.0
 
 
-def is_busy() -> bool:
-    """Whether more wants to run here than there are processors; False where nobody says."""
-    load = getattr(os, "getloadavg", None)
-    try:
-        return load is not None and load()[0] > (os.cpu_count() or 1)
-    except OSError:
-        return False
-
-
 def _enough(
     own: Sequence[float], asked: Sequence[tuple[Sequence[float], float]], *, shared: bool
 ) -> bool:
@@ -249,7 +243,7 @@ def _enough(
     if shared and is_busy() and any(min(times) < limit * min(own) for times, limit in asked):
         return False
     if rounds < _ROUNDS:
-        return bool(asked) and all(_clear(own, *each) for each in asked)
+        return bool(asked) and all(_clear(own, *each) for each in asked) and not is_busy()
     return not any(_unsure(own, *each) for each in asked)
 
 
@@ -273,7 +267,8 @@ def _unexplained(
     Others may keep it waiting, and threads wait by turning round: neither is work.
     """
     allowed = _UNEXPLAINED + 0.5 * total + _BETWEEN * calls
-    allowed += sum(t.nbytes for t in inputs) / 2e8
+    # Factors are made once, and multiplied with before each call.
+    allowed += sum(t.nbytes for t in inputs) * (1 / 2e8 + calls / 2e9)
     extra = min(outcome.seconds, outcome.processor) - total
     return extra if extra > allowed else 0.0
 
@@ -288,14 +283,16 @@ def _problem(
         return outcome.finding.reason
     *outputs, seen, _ = outcome.runs[0][0].outputs
     changed = tuple(tensor.clone() for tensor in inputs)
+    factors = factors_for(inputs, int(pokes[0, 0]))
     last = len(pokes) - 1
     looked_at = {*random.SystemRandom().sample(range(len(pokes)), min(_LOOKED_AT, last)), last}
     began = time.perf_counter()
-    for number, (which, place, factor, *shares) in enumerate(pokes.tolist()):
-        change(changed[int(which)], int(place), factor)
+    for number, (_, shift, *shares) in enumerate(pokes.tolist()):
         over = time.perf_counter() - began > _LOOKING
         if number not in looked_at or (over and number != last):
             continue
+        for tensor, first, each in zip(changed, inputs, factors, strict=True):
+            change(tensor, first, each, int(shift))
         now: Asked = judge_cases.asked(task, changed, "", task.timed_size)
         places = [places_in(each, shares) for each in outputs]
         found = list(seen[number]) if all(len(at) for at in places) else []
@@ -307,4 +304,4 @@ def _problem(
     return ""
 
 
-__all__ = ["Speed", "is_busy", "measure"]
+__all__ = ["Speed", "measure", "reaches"]

@@ -9,7 +9,7 @@ from fusec.verify.layout import Case
 from fuselab.judge import cases as judge_cases
 from fuselab.judge.answer_worker import CLOCK, REPORT
 from fuselab.judge.task import TritonTask
-from fuselab.judge.trial import AnswerProgram, named, read_text, run, text_area
+from fuselab.judge.trial import AnswerProgram, named, read_text, run, run_patiently, text_area
 from fuselab.judge.verdict import SHARE, AnswerFinding
 
 _TIMEOUT = 8.0
@@ -35,7 +35,8 @@ def _counts(task: TritonTask, program: AnswerProgram) -> list[AnswerFinding]:
     inputs = len(case.inputs)
     given = Case((*case.case.tensors, text_area(1 << 12)))
     operands = [*named(task.arguments[:inputs], [*task.arguments[inputs:], REPORT])]
-    outcome = run(program, "count", operands, [given], plan=[(True, 1)], timeout=_TIMEOUT)
+    plan = [(True, 1)]
+    outcome = run_patiently(program, "count", operands, [given], plan=plan, timeout=_TIMEOUT)
     if outcome.finding is not None:
         return [AnswerFinding("kernels", outcome.finding.reason, "counted", False)]
     said = read_text(outcome.runs[0][0].outputs[-1])

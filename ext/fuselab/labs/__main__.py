@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fuselab.errors import NotJudged
 from fuselab.labs.catalog import labs
 
 
@@ -63,7 +64,11 @@ def _rank(folder: Path) -> int:
     if not folder.is_dir():
         print(f"fuselab.labs: there is no folder {folder}", file=sys.stderr)
         return 2
-    print(as_text(rank_folder(folder)), end="")
+    try:
+        print(as_text(rank_folder(folder)), end="")
+    except NotJudged as error:
+        print(f"fuselab.labs: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

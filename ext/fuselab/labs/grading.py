@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fuselab.errors import FuselabError
-from fuselab.judge.engine import judge
+from fuselab.judge.engine import judge_for_points
 from fuselab.labs.catalog import find_task, labs
 from fuselab.labs.lab import Lab
 from fuselab.labs.progress import read_hand_in
@@ -24,7 +24,7 @@ class Graded:
         student: Who handed it in.
         points: By task.
         reasons: What was said of answers that do not pass, by task.
-        problem: Why it could not be graded; empty if it was.
+        problem: Why it could not be graded, or which tasks of it; empty if all of it was.
     """
 
     file: str
@@ -50,7 +50,9 @@ def grade_file(path: Path, *, timed: bool = True) -> Graded:
         student, answers = read_hand_in(path)
     except (FuselabError, OSError) as error:
         return Graded(path.name, "", problem=str(error))
-    points, reasons = {}, {}
+    points: dict[str, float] = {}
+    reasons: dict[str, str] = {}
+    waiting = []
     for name, text in answers.items():
         try:
             task = find_task(name)
@@ -58,14 +60,16 @@ def grade_file(path: Path, *, timed: bool = True) -> Graded:
             reasons[name] = str(error)
             continue
         try:
-            verdict = judge(task, text, timed=timed)
+            verdict = judge_for_points(task, text, timed=timed)
         except (RuntimeError, OSError) as error:  # the class goes on without it
-            reasons[name] = f"it could not be judged: {error}"
+            reasons[name] = str(error)
+            waiting.append(name)
             continue
         points[name] = round(task.points * verdict.score, 2)
         if not verdict.ok:
             reasons[name] = verdict.reason
-    return Graded(path.name, student, points, reasons)
+    problem = f"not judged, grade it again: {', '.join(waiting)}" if waiting else ""
+    return Graded(path.name, student, points, reasons, problem)
 
 
 def grade_folder(folder: Path, *, timed: bool = True) -> list[Graded]:
@@ -80,7 +84,7 @@ def as_csv(graded: Sequence[Graded], chosen: Sequence[Lab] = ()) -> str:
         graded: The hand-ins.
         chosen: Whose tasks are columns; those of which somebody has answered one if none are given.
     """
-    answered = {name for each in graded for name in each.points}
+    answered = {name for each in graded for name in (*each.points, *each.reasons)}
     asked = chosen or [lab for lab in labs() if any(task.name in answered for task in lab.tasks)]
     columns = [task.name for lab in asked for task in lab.tasks]
     out = io.StringIO()
@@ -88,7 +92,9 @@ def as_csv(graded: Sequence[Graded], chosen: Sequence[Lab] = ()) -> str:
     writer.writerow(["file", "student", *columns, "total", "note"])
     for each in graded:
         cells = [_safe(each.file), _safe(each.student)]
-        cells += [f"{each.points.get(name, 0):g}" for name in columns]
+        # What was answered and not judged is no 0.
+        none = {name: "" for name in each.reasons if name not in each.points}
+        cells += [none.get(name, f"{each.points.get(name, 0):g}") for name in columns]
         writer.writerow([*cells, f"{each.total:g}", _safe(each.problem)])
     return out.getvalue()
 

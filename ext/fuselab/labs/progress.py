@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
+import io
 import json
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fuselab.edit_record import Edit
 from fuselab.errors import FuselabError
-from fuselab.judge.engine import judge
+from fuselab.judge.engine import judge, judge_for_points
 from fuselab.judge.task import Task
 from fuselab.judge.verdict import AnswerVerdict
 from fuselab.labs.catalog import find_task, labs
@@ -152,8 +155,10 @@ class LabProgress:
                 counts them.
         """
         task, state = find_task(name), self.state(name)
+        # Kept before it is judged: whoever is interrupted here can still hand it in.
+        state.answer, state.best = text, state.best or text
         verdict = judge(task, "\n" * above + text if text.strip() else text, timed=timed)
-        state.answer, state.reason = text, verdict.reason
+        state.reason = verdict.reason
         state.attempts += 1
         if verdict.score >= state.score:
             state.best, state.score = text, verdict.score
@@ -216,11 +221,35 @@ def progress() -> LabProgress:
 def points(name: str) -> float:
     """Return the points that a task has brought in this notebook: what graders ask for.
 
-    The best answer is judged once more: what the notebook says of itself counts nothing.
+    The best answer is judged once more: what the notebook says of itself counts nothing.  Why
+    points are missing is printed.
+
+    Raises:
+        NotJudged: The machine, not the answer, was in the way.
     """
     task = find_task(name)
     best = _progress.tasks.get(name, TaskState()).best
-    return round(task.points * judge(task, best).score, 4) if best.strip() else 0.0
+    if not best.strip():
+        return 0.0
+    with _standard_error_shut():
+        verdict = judge_for_points(task, best)
+    if not verdict.ok:
+        print(verdict.title)
+    return round(task.points * verdict.score, 4)
+
+
+@contextlib.contextmanager
+def _standard_error_shut() -> Iterator[None]:
+    """Let nothing through: nbgrader gives no points for a cell that writes there."""
+    kept, shut = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            os.dup2(shut, 2)
+            yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(shut)
 
 
 def read_hand_in(path: Path) -> tuple[str, dict[str, str]]:

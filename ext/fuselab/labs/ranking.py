@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fuselab.errors import FuselabError
-from fuselab.judge.engine import judge
+from fuselab.judge.engine import judge_for_points
 from fuselab.judge.verdict import SHARE
 from fuselab.labs.catalog import find_task
 from fuselab.labs.progress import read_hand_in
@@ -49,7 +49,11 @@ class StudentEntry:
 
 
 def entry(path: Path) -> StudentEntry | None:
-    """Judge a hand-in's open answers; None if it is no hand-in, or has none."""
+    """Judge a hand-in's open answers; None if it is no hand-in, or has none.
+
+    Raises:
+        NotJudged: The machine left one no time.
+    """
     try:
         student, answers = read_hand_in(path)
     except (FuselabError, OSError):
@@ -58,7 +62,7 @@ def entry(path: Path) -> StudentEntry | None:
     for name in TASKS:
         if name not in answers:
             continue
-        verdict = judge(find_task(name), answers[name])
+        verdict = judge_for_points(find_task(name), answers[name])
         for each in verdict.findings:
             if each.value is not None:
                 values[each.what] = each.value

@@ -53,7 +53,9 @@ class CacheMagics(Magics):
 
         if args.verify:
             problems = cache.verify()
-            display(Table(("damaged, moved aside",), [(p,) for p in problems], "all is whole"))
+            display(
+                Table(("damaged, moved aside",), [(p,) for p in problems], "no entry is damaged")
+            )
         if args.prune is not None:
             print(f"entries removed: {cache.prune(args.prune)}")
         if args.clear:

@@ -104,7 +104,9 @@ class KernelMagics(SessionMagics):
     @line_magic
     @magic_arguments()
     @argument("name", help="The kernel's name; CELL.NAME where several cells have one.")
-    @argument("file", nargs="?", help="Where to; without one, a name that is not taken here.")
+    @argument(
+        "file", nargs="?", help="The file to write; without one, a name that is not taken here."
+    )
     @argument(
         "--form",
         choices=form_names(),

@@ -28,7 +28,7 @@ def size(text: str) -> int:
 def count(text: str) -> int:
     """Read a number of things."""
     if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of things")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
 
 

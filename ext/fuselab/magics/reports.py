@@ -38,7 +38,9 @@ class ReportMagics(SessionMagics):
     @line_magic
     @magic_arguments()
     @argument("cell", nargs="?", help="The cell's name; the latest if none is given.")
-    @argument("folder", nargs="?", default=".", help="Where to; here if none is given.")
+    @argument(
+        "folder", nargs="?", default=".", help="The folder to write to; this one if none is given."
+    )
     def fuse_share(self, line: str) -> None:
         """Write a result as one HTML page that needs no server, and a .py that runs its kernel."""
         args = parsed(self.fuse_share, "%fuse_share", line)

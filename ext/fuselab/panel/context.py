@@ -67,7 +67,7 @@ class PanelCell(Protocol):
 
     @property
     def kernel_times(self) -> Mapping[str, Timing]:
-        """Of each kernel alone, by ``Kernel.name``, where it was timed."""
+        """Of each kernel alone, by its name in ``kernels``, where it was timed."""
 
     @property
     def lock(self) -> threading.RLock:

@@ -16,8 +16,8 @@ from fusec.report import seconds_by_stage
 from fuselab.display import render
 from fuselab.display.pages.page import picture
 from fuselab.display.summary import Summary
-from fuselab.session.kernel_views import kernel_view
-from fuselab.session.line_views import line_views
+from fuselab.session.kernel_views import kernel_views
+from fuselab.session.line_views import kernel_costs, line_views
 from fuselab.session.measured_cell import MeasuredCell
 from fuselab.session.rescheduling import rule_notes
 from fuselab.session.saving import MIME
@@ -49,14 +49,12 @@ class FusedCell(MeasuredCell):
             graphs = self.graphs
             if self.live and graphs:
                 self.update()
+            costs = kernel_costs(self)
             stages = seconds_by_stage(stage for graph in graphs for stage in graph.stages)
             return Summary(
                 name=self.name,
                 filename=self.filename,
-                kernels=tuple(
-                    kernel_view(name, k, filename=self.filename, time=self.kernel_times.get(name))
-                    for name, k in self.kernels.items()
-                ),
+                kernels=kernel_views(self, costs),
                 graphs=len(graphs),
                 eager=self.eager,
                 fused=self.fused,
@@ -75,7 +73,7 @@ class FusedCell(MeasuredCell):
                 device=_device(),
                 pending=self.pending if not graphs else (),
                 traffic=self.traffic,
-                lines=line_views(self, self.traffic, self._extern_seconds),
+                lines=line_views(self, self.traffic, self._extern_seconds, costs),
                 models=self._models,
                 spare=self._spare(),
             )
@@ -96,6 +94,8 @@ class FusedCell(MeasuredCell):
     def _graph_notes(self) -> Iterator[str]:
         if self.plan is not None:
             yield from self.plan.notes
+            if not (self.graphs or self.pending or self.breaks or self.fallbacks):
+                yield "nothing here computes with tensors: the cell ran as plain Python"
         for graph in self.graphs:
             yield from getattr(graph, "notes", ())
 

@@ -13,6 +13,7 @@ from fuselab.display.bounds import Traffic
 from fuselab.display.source_lines import LineView
 
 if TYPE_CHECKING:
+    from fusec.inspect.line_costs import LineCost
     from fusec.kernel import Kernel
 
 Place = tuple[str, int]  # a file and a line
@@ -21,7 +22,10 @@ MOST_FOREIGN = 40  # lines of other files: a large model has thousands
 
 
 def line_views(
-    cell: Any, traffic: Traffic | None, extern_seconds: Mapping[SourceLine, float]
+    cell: Any,
+    traffic: Traffic | None,
+    extern_seconds: Mapping[SourceLine, float],
+    of_lines: Mapping[str, Mapping[SourceLine, LineCost]],
 ) -> tuple[LineView, ...]:
     """Return the cell's lines, each with its costs, then those of other files that it runs.
 
@@ -32,11 +36,12 @@ def line_views(
         cell: A ``FusedCell``.
         traffic: Tells how fast a copy is.
         extern_seconds: The time of the calls of ATen of each line, as far as it was measured.
+        of_lines: What each line costs in each kernel: see ``kernel_costs``.
     """
     costs = _Costs()
     rate = traffic.least / traffic.copy if traffic and traffic.copy > 0 else 0.0
     for name, kernel in cell.kernels.items():
-        costs.add_kernel(name, kernel, cell.kernel_times.get(name), rate)
+        costs.add_kernel(name, kernel, of_lines[name], cell.kernel_times.get(name), rate)
     costs.add_calls(cell.externs, extern_seconds)
     found = []
     if cell.plan is not None:
@@ -50,6 +55,33 @@ def line_views(
     times = [view.time for view in found]
     parts = words.shares([*times, max(0.0, 1 - sum(times))])  # the last is what is not listed
     return tuple(replace(view, part=part) for view, part in zip(found, parts, strict=False))
+
+
+def kernel_costs(cell: Any) -> dict[str, dict[SourceLine, LineCost]]:
+    """Return what each line costs in each kernel of a cell, at the sizes of the latest call."""
+    from fusec.inspect.line_costs import graph_line_costs, line_costs  # imports the compiler
+
+    known: dict[int, dict[SourceLine, LineCost]] = {}
+    for graph in cell.graphs:
+        known |= graph_line_costs(graph)
+    steps = {found.where for found in cell.breaks if found.of_optimizer and found.where}
+    found: dict[int, dict[SourceLine, LineCost]] = {}
+    for graph in cell.graphs:
+        mine = {id(k): known.get(id(k)) or line_costs(k) for k in graph.kernels}
+        if len(steps) == 1 and not any(mine.values()):  # the graph of an optimizer's step
+            mine = {id(k): _of_one_line(k, *steps) for k in graph.kernels}
+        found |= mine
+    return {name: found.get(id(k), {}) for name, k in cell.kernels.items()}
+
+
+def _of_one_line(kernel: Kernel, line: SourceLine) -> dict[SourceLine, LineCost]:
+    """Give one line all that a kernel moves and computes; nothing where that is not known."""
+    from fusec.inspect.line_costs import LineCost
+
+    source = kernel.generated
+    if min(source.read_bytes, source.written_bytes) < 0:
+        return {}
+    return {line: LineCost(source.read_bytes + source.written_bytes, max(source.operations, 0))}
 
 
 class _Costs:
@@ -81,11 +113,15 @@ class _Costs:
         self.texts[place] = self.texts.get(place) or line.text
         return place
 
-    def add_kernel(self, name: str, kernel: Kernel, timing: Timing | None, rate: float) -> None:
+    def add_kernel(
+        self,
+        name: str,
+        kernel: Kernel,
+        costs: Mapping[SourceLine, LineCost],
+        timing: Timing | None,
+        rate: float,
+    ) -> None:
         """Add a kernel; ``rate`` is the bytes that a copy moves in a second, 0: not known."""
-        from fusec.inspect.line_costs import line_costs  # imports the compiler
-
-        costs = line_costs(kernel)
         total = sum(cost.bytes for cost in costs.values())
         work = sum(cost.operations for cost in costs.values())
         self.timed = self.timed and timing is not None and bool(costs)
@@ -136,4 +172,4 @@ class _Costs:
         return sorted(dict.fromkeys(found[:MOST_FOREIGN]))
 
 
-__all__ = ["line_views"]
+__all__ = ["kernel_costs", "line_views"]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
+import warnings
+from traceback import FrameSummary
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.output_graph import GraphCompileReason
 
 import fusec
+from fusec.capture import graph_breaks
 from fusec.inspect.draft import Draft, Kind
 from support.releases import OLD
 
@@ -46,12 +51,59 @@ def lines(found, kind):
 
 
 def test_it_does_not_stop_at_the_first_break(hard):
-    assert lines(hard, Kind.BREAK) == ['print("in between")']
+    assert lines(hard, Kind.MESSAGE) == ['print("in between")']
     data = lines(hard, Kind.DATA)
     assert "if y.sum() > 0:" in data
     assert "chosen = y[y > 0]" in data
     assert "return y * float(y.mean()), chosen" in data
-    assert all(each.mend for kind in (Kind.BREAK, Kind.DATA) for each in hard.of(kind))
+    assert all(each.mend for kind in (Kind.MESSAGE, Kind.DATA) for each in hard.of(kind))
+
+
+LOGGER = logging.getLogger(__name__)
+
+
+def logs(text):
+    LOGGER.info(text)
+
+
+@pytest.mark.parametrize(("line", "count"), [(7, 1), (8, 2)])
+def test_a_caller_of_a_break_is_none_itself(line, count, monkeypatch):
+    """TorchDynamo may leave a frame, too, in which something is called that broke off."""
+
+    def entry(reason, *lines):
+        frames = [FrameSummary(f"{n}.py", n, "f", line=f"line {n}") for n in lines]
+        return GraphCompileReason(reason, frames)
+
+    inner, outer = entry("logging.Logger method", 7, 9), entry("step_unsupported", line)
+    monkeypatch.setattr(graph_breaks.dynamo_utils, "graph_break_reasons", [inner, outer])
+    found = graph_breaks.breaks_since(0)
+    assert found[0].of_messages
+    assert len(found) == count
+
+
+class Tells(torch.nn.Module):
+    def __init__(self, say):
+        super().__init__()
+        self.say = say
+
+    def forward(self, x):
+        y = x.sin()
+        self.say("in between")
+        return y + 1
+
+
+@pytest.mark.parametrize("say", [print, warnings.warn, logs])
+def test_export_passes_over_messages(say):
+    torch._dynamo.reset()
+    module, x = Tells(say), torch.ones(3)
+    found = fusec.explain(module, x, draft=True)
+    assert len(found.of(Kind.MESSAGE)) == 1
+    assert found.graphs == 2
+    assert found.export == (
+        "messages are left out: torch.export passes over them, and makes one graph",
+    )
+    exported = torch.export.export(module, (x,), strict=True)
+    torch.testing.assert_close(exported.module()(x), x.sin() + 1)
 
 
 def test_side_effects_are_named(hard):
@@ -65,7 +117,7 @@ def test_operators_without_a_kernel_have_a_line(hard):
 
 
 def test_what_export_needs(hard):
-    assert any("graph breaks: 1 place" in line for line in hard.export)
+    assert any("messages are left out" in line for line in hard.export)
     assert any("self.calls" in line for line in hard.export)
 
 

@@ -185,14 +185,21 @@ def test_compile_error_names_the_line():
 
 
 def test_too_good_to_be_true():
-    # It is right as long as somebody compares.
+    # It is right as long as somebody compares: then its result is not there yet.
     body = (
-        "static int calls = 0;\nif (++calls < 20)\n"
+        "static int calls = 0;\nif (++calls < 20 || out[0] != out[0])\n"
         "    for (int64_t i = 0; i < n; i++) out[i] = x[i] * 2 + 1;"
     )
     verdict = vk.check(vk.cpp(body), n=1_000_000, kinds=(), trust=True)
     assert (verdict.ok, verdict.stage) == (False, "wrong")
     assert "cannot have done the work" in verdict.reason
+
+
+def test_what_does_nothing_after_some_calls():
+    body = "static int calls = 0;\nif (++calls < 20)\n" + vk.RIGHT
+    verdict = vk.check(vk.cpp(body), n=64, kinds=(), trust=True)
+    assert (verdict.ok, verdict.stage) == (False, "wrong")
+    assert "calls" in verdict.reason
 
 
 @pytest.mark.parametrize(

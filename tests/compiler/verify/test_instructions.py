@@ -32,6 +32,7 @@ REFUSED = {
     "rdtsc": "0f31",
     "rdrand": "480fc7f0",
     "in": "ec",
+    "fs": "64488b042500000000",  # where the thread's own is
 }
 HARMLESS = [
     "90",
@@ -43,6 +44,8 @@ HARMLESS = [
     "0fae5c2404",
     "0fa2",
     "f390",
+    "64488b042528000000",  # mov rax, fs:0x28: the stack's guard
+    "6448330c2528000000",  # xor rcx, fs:0x28
 ]
 
 
@@ -60,6 +63,11 @@ def test_refuses(name):
 @pytest.mark.parametrize("code", HARMLESS)
 def test_lets_by(code):
     assert found(code) == []
+
+
+@pytest.mark.parametrize("code", ["6448c704252800000000000000", "6448ff042558000000", "658b0408"])
+def test_what_each_thread_has_for_itself(code):
+    assert found(code) == ["fs"]
 
 
 def test_what_stands_within_another_instruction():

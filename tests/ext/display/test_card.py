@@ -153,6 +153,36 @@ class TestSourceFirst:
         assert lines[1].time > 0
         assert sum(line.time for line in lines if line.works) == pytest.approx(1, abs=1e-6)
 
+    def test_symbolic_sizes_have_those_of_the_latest_call(self) -> None:
+        torch._dynamo.reset()
+        session = Session({"torch": torch, "x": torch.rand(96, 320)})
+        body = "y = torch.tanh(x) * 2\nz = y.sum(1)\n"
+        made, program = session.prepare(body, CellOptions(dynamic=True), Frontend())
+        session.run(made, program)
+        made.update(seconds=0.02)
+        summary = made.summary()
+        (view,) = summary.kernels
+        assert view.moved == pytest.approx((2 * 96 * 320 + 96) * 4, abs=8)
+        assert re.search(r"\(now s\d+ = \d+", view.summary)
+        lines = [line for line in summary.lines if line.works]
+        assert [line.number for line in lines] == [2, 3]
+        assert sum(line.time for line in lines) == pytest.approx(1, abs=1e-6)
+        assert sum(line.bytes for line in lines) == view.moved
+
+    def test_an_optimizer_has_the_costs_of_its_step(self) -> None:
+        torch._dynamo.reset()
+        layer = torch.nn.Linear(32, 8)
+        step = torch.optim.SGD(layer.parameters(), 0.1)
+        session = Session({"layer": layer, "step": step, "x": torch.rand(16, 32)})
+        body = "step.zero_grad()\nloss = layer(x).square().mean()\nloss.backward()\nstep.step()\n"
+        made, program = session.prepare(body, CellOptions(), Frontend())
+        session.run(made, program)
+        made.update(seconds=0.02)
+        lines = {line.number: line for line in made.summary().lines if line.works}
+        assert list(lines) == [3, 5]
+        assert min(line.time for line in lines.values()) > 0
+        assert lines[5].bytes == 3 * 4 * (32 * 8 + 8)  # read with the gradients, and written
+
 
 def test_line_costs_are_those_of_the_kernel(cell: FusedCell) -> None:
     (kernel,) = cell.kernels.values()

@@ -76,6 +76,31 @@ def test_some_timed_calls_left_out() -> None:
     assert judge(task, task.baseline).ok
 
 
+def test_who_computes_what_has_changed_computes_everything() -> None:
+    """Results are kept, and what differs in the first elements is computed again, with its like."""
+    task = FunctionTask(
+        "chain",
+        "a chain",
+        "chain",
+        reference=lambda x: x.tanh().exp(),
+        inputs=lambda g, n: [torch.randn(n, generator=g)],
+        sizes=(3,),
+        timed_size=40_000,
+        limits=Limits(factor=0.001),
+        baseline="def chain(x): return x.tanh().exp()\n",
+    )
+    text = (
+        "kept = []\ndef chain(x):\n"
+        "    if not kept or len(x) != len(kept[0]):\n"
+        "        kept[:] = [x.clone(), x.tanh().exp()]\n"
+        "    for n in (x[:37] != kept[0][:37]).nonzero()[:, 0].tolist()[:9]:\n"
+        "        kept[0][n::37], kept[1][n::37] = x[n::37], x[n::37].tanh().exp()\n"
+        "    return kept[1].clone()\n"
+    )
+    assert "of many, each on other values" in judge(task, text).reason
+    assert judge(task, task.baseline).ok
+
+
 @pytest.mark.parametrize("name", cheats.VALUES)
 def test_plain_python(name: str) -> None:
     text, said = cheats.VALUES[name]

@@ -27,7 +27,7 @@ def test_it_is_shown_checked_pruned_and_cleared(shell, store, capsys):
     assert str(store.folder) in said
     assert re.search(r"^cpp +1$", said, re.MULTILINE)  # others may have stored theirs
     run(shell, "%fuse_cache --verify")
-    assert "all is whole" in capsys.readouterr().out
+    assert "no entry is damaged" in capsys.readouterr().out
     run(shell, "%fuse_cache --prune 1MB")
     assert "entries removed: 0" in capsys.readouterr().out
     run(shell, "%fuse_cache --clear")

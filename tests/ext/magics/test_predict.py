@@ -56,7 +56,7 @@ def test_definitions_are_predicted_when_they_are_called(shell):
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
-        ("%%predict --kernels two\nx + 1", "'two' is not a number of things"),
+        ("%%predict --kernels two\nx + 1", "'two' is not a whole number"),
         ("%%predict --reads 4furlongs\nx + 1", "is not a size such as 8MB"),
         ("%%predict --kernel 2 --guess 3\nx + 1", "no option --guess"),
         ("%predict", "takes an expression"),

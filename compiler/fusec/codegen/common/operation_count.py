@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fusec.ir.body import Body
 from fusec.ir.checks import is_check
-from fusec.ir.index import Expr, Symbol
+from fusec.ir.index import Symbol
 from fusec.ir.node import Dot, Node, Op, Reduce, Scan
 from fusec.ir.scalars import cost_of
-from fusec.ir.shapes import product
+from fusec.ir.shapes import counted
 from fusec.ir.walk import free_axes
 
 
@@ -22,8 +22,15 @@ def count_operations(body: Body) -> int:
     return -1 if None in counts else sum(count or 0 for count in counts)
 
 
-def operations_of(body: Body) -> Iterator[tuple[Node, int | None]]:
-    """Yield what computes something, with its operations an execution; None if symbolic."""
+def operations_of(
+    body: Body, sizes: Mapping[Symbol, int] | None = None
+) -> Iterator[tuple[Node, int | None]]:
+    """Yield what computes something, with its operations an execution; None if symbolic.
+
+    Args:
+        body: Of the kernel.
+        sizes: The values of symbolic sizes, where they are known.
+    """
     free = free_axes(body.computed)
     for node in body.nodes():
         cost = _cost(node)
@@ -35,7 +42,7 @@ def operations_of(body: Body) -> Iterator[tuple[Node, int | None]]:
         extent = [a.size for a in axes if a.size is not None]
         if isinstance(node, Reduce):
             extent += [a.size for a in node.axes if a.size is not None and a not in axes]
-        points = product(extent or [Expr.of(1)]).constant
+        points = counted(extent, sizes or {})
         yield node, None if points is None else cost * points
 
 

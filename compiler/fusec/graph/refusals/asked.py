@@ -27,18 +27,20 @@ class _Unknown(Exception):
     """There is no small tensor that stands for an argument."""
 
 
-def raises_for(node: fx.Node, plain: Given) -> bool:
+def raises_for(node: fx.Node, plain: Given, records: bool = False) -> bool:
     """Whether a call raises in eager, and does not with other arguments.
 
     Args:
         node: The call.
         plain: Its arguments and keyword arguments without what is doubtful.
+        records: Whether autograd is to see the call, of tensors that need gradients as they do.
     """
     given = node.args, node.kwargs
     try:
-        with torch.random.fork_rng(devices=()), warnings.catch_warnings(), torch.no_grad():
+        with torch.random.fork_rng(devices=()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with torch._C._DisableAutocast(), unset_fake_temporarily():
+            grads = torch.set_grad_enabled(records)
+            with grads, torch._C._DisableAutocast(), unset_fake_temporarily():
                 return any(
                     _raises(node, given, content) and not _raises(node, plain, content)
                     for content in _CONTENTS
@@ -48,7 +50,7 @@ def raises_for(node: fx.Node, plain: Given) -> bool:
 
 
 def _raises(node: fx.Node, given: Given, content: str) -> bool:
-    args, kwargs = tree_map(partial(_small, content=content), given)
+    args, kwargs = tree_map(partial(_small, content=content, made={}), given)
     call: Any = node.target
     if node.op == "call_method":
         if not isinstance(args[0], torch.Tensor):
@@ -61,7 +63,8 @@ def _raises(node: fx.Node, given: Given, content: str) -> bool:
     return False
 
 
-def _small(value: object, content: str) -> object:
+def _small(value: object, content: str, made: dict[object, torch.Tensor]) -> object:
+    """Return what stands for an argument; what lies in one place is one tensor here, too."""
     if not isinstance(value, fx.Node):
         return value
     known = value.meta.get("example_value")
@@ -69,16 +72,32 @@ def _small(value: object, content: str) -> object:
         plain = known.layout is torch.strided and known.device.type == "cpu"
         if not plain or known.is_quantized:
             raise _Unknown
-        shape = [min(size, _MOST) if isinstance(size, int) else _MOST for size in known.shape]
-        made = torch.full(shape, float(content == "ones"))
-        if content == "diagonal" and len(shape) > 1:
-            made.diagonal(dim1=-2, dim2=-1).fill_(1)
-        return made.to(known.dtype)
+        place = _place(known)
+        if place not in made:
+            made[place] = _filled(known, content)
+        return made[place]
     if isinstance(known, (torch.SymInt, torch.SymFloat)):
         known = known.node.hint  # a dimension, where every number is symbolic
     if isinstance(known, (bool, int, float)):
         return known
     raise _Unknown
+
+
+def _place(known: torch.Tensor) -> object:
+    start = known.untyped_storage()._cdata, str(known.storage_offset())
+    return *start, known.dtype, str(known.shape), str(known.stride())
+
+
+def _filled(known: torch.Tensor, content: str) -> torch.Tensor:
+    shape = [min(size, _MOST) if isinstance(size, int) else _MOST for size in known.shape]
+    made = torch.full(shape, float(content == "ones"))
+    if content == "diagonal" and len(shape) > 1:
+        made.diagonal(dim1=-2, dim2=-1).fill_(1)
+    made = made.to(known.dtype)
+    if not (known.requires_grad and torch.is_grad_enabled()):
+        return made
+    made.requires_grad_()
+    return made if known.is_leaf else made.clone()
 
 
 __all__ = ["Given", "raises_for"]

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._pytree import tree_leaves
 
 from fusec.devices import CPU
-from fusec.graph.refusals.asked import Given, raises_for
+from fusec.graph.refusals.asked import raises_for
 from fusec.graph.refusals.numbers import has_odd_number, raises_in_eager
 from fusec.graph.refusals.shapes import refused_write, traced_value
 
@@ -61,7 +61,7 @@ def refused_call(module: fx.GraphModule) -> str:
             continue
         if node.target in _IN_PLACE and _is_too_wide(node):
             return f"{node.name} has a result that its tensor cannot hold"
-        if node.kwargs.get("out") is not None and raises_for(node, _without_out(node)):
+        if node.kwargs.get("out") is not None and _refuses_out(node):
             return f"{node.name} writes into a tensor that cannot take its result"
         if node.target in _TYPES and _has_no_kernel(node):
             return f"{node.name} is of a type that has no kernel"
@@ -90,8 +90,9 @@ def _is_too_wide(node: fx.Node) -> bool:
     return not torch.can_cast(torch.result_type(target, others[0]), target.dtype)
 
 
-def _without_out(node: fx.Node) -> Given:
-    return node.args, {name: value for name, value in node.kwargs.items() if name != "out"}
+def _refuses_out(node: fx.Node) -> bool:
+    rest = {name: value for name, value in node.kwargs.items() if name != "out"}
+    return raises_for(node, (node.args, rest), records=torch.is_grad_enabled())
 
 
 def _has_no_kernel(node: fx.Node) -> bool:

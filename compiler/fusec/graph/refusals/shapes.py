@@ -130,6 +130,9 @@ def _slice_scatter(
 
 
 def _select_scatter(input: Any, src: Any, dim: int, index: Any) -> bool:
+    size = input.shape[dim]  # torch 2.11 selects whatever it is told to where that is symbolic
+    if not (guard_or_true(-size <= index) and guard_or_true(index < size)):
+        return False
     return _same(torch.select(input, dim, index).shape, src.shape)
 
 

@@ -200,7 +200,7 @@ class Launch:
         if 1 <= number <= len(checks):
             raise KernelStopped(checks[number - 1], f"in kernel {kernel}")
         if status == -1:
-            raise MemoryError(f"no memory in {self.program.name}")
+            raise MemoryError(f"not enough memory for {self.program.name}")
         raise CannotRun(f"kernel {kernel} ended with status {number}")
 
     def _started(self, step: Started, dead: Sequence[int]) -> Callable[[list[Any], int], None]:

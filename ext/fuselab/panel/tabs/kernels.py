@@ -12,7 +12,7 @@ from fusec.kernel import Kernel
 from fusec.report import Timing
 from fusec.target_api.registry import find_target
 from fusec.tunables import set_tunables
-from fuselab.display import noise, words
+from fuselab.display import words
 from fuselab.exporting import export
 from fuselab.panel.context import Bench, Checked
 from fuselab.panel.tabs.kernels_more import More
@@ -317,7 +317,9 @@ class KernelsTab:
             spoken = ". ".join(lines)
         elif checked is not None:
             verdict = checked.verdict
-            lines = markup.verdict_lines(verdict, drifted=drifted(bench, checked))
+            # The head has times of another run: two figures for one thing say nothing.
+            timed = bool(bench.facts.fused or bench.facts.kernel_times)
+            lines = markup.verdict_lines(verdict, compared_alone=timed)
             if not current:
                 lines[0] += " (the text has changed since)"
             elif bench.note:
@@ -349,34 +351,13 @@ class KernelsTab:
         return self._bench.draft(self._bench.selected) if self._bench.kernel else ""
 
 
-def drifted(bench: Bench, checked: Checked) -> bool:
-    """Return whether a check found another machine than the panel's head speaks of.
-
-    Told by the same code in both: eager, the text in use, the cell with it.
-    """
-    facts, verdict, kernel = bench.facts, checked.verdict, bench.kernel
-    if kernel is None:
-        return False
-    alone = facts.kernel_times.get(bench.selected)
-    pairs = []
-    if len(getattr(bench.cell, "graphs", ())) == 1:
-        pairs.append((facts.eager, verdict.eager))
-        if checked.text == kernel.source:
-            pairs.append((facts.fused, verdict.graph))
-    if checked.text == kernel.source:
-        pairs.append((alone, verdict.timing))
-    if kernel.source == kernel.generated.text:
-        pairs.append((alone, verdict.generated))
-    return noise.drifted(pairs)
-
-
 def shares_of(kernels: Mapping[str, Kernel], times: Mapping[str, Timing]) -> dict[str, str]:
     """Say what part of the kernels' time each takes; of their bytes while times are unknown."""
     if len(kernels) < 2:
         return {}
-    if all(kernel.name in times for kernel in kernels.values()):
+    if kernels.keys() <= times.keys():
         unit = "of the time"
-        values = {name: times[kernel.name].median for name, kernel in kernels.items()}
+        values = {name: times[name].median for name in kernels}
     else:
         unit = "of the bytes"
         pairs = {n: (k.generated.read_bytes, k.generated.written_bytes) for n, k in kernels.items()}

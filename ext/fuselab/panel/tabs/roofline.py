@@ -24,7 +24,8 @@ class Roofline(LazyTab):
 
     def make(self) -> list[Any]:
         """Return the button, the plot and the same in figures."""
-        self._html = ""
+        self._found: MeasuredLimits | None = None
+        self._drawn: object = None
         self.start_button = plain.button(
             "Against the machine",
             "Measure what copies and products reach here, and draw each kernel beside them",
@@ -47,19 +48,25 @@ class Roofline(LazyTab):
                 if not cell.kernel_times:
                     cell.refresh()
                 cell.measure_limit()
-                points = roofline_points(cell)
-                png = plots.figure_png(plots_machine.roofline_figure(points, found))
-            with self._bench.state:
-                self.plot.show(png)
-                self._html = table(points, found)
+            self._found = found
 
         self._bench.do("Measuring the machine", job, JOB)
 
+    def draw(self) -> None:
+        """Draw the kernels' latest times: those that the table of times has."""
+        points = roofline_points(self._bench.facts)
+        if self._found is None or points == self._drawn:
+            return
+        self._drawn = points
+        with self._bench.cell.lock:
+            self.plot.show(plots.figure_png(plots_machine.roofline_figure(points, self._found)))
+
     def refresh(self) -> None:
-        """Show what it does now."""
+        """Show what it does now, or the table."""
         self.start_button.disabled = bool(self._bench.activity) or self._bench.simulated
-        busy = self._bench.job == JOB
-        self.table.value = problem_or(self._bench, "") if busy else self._html
+        found = self._found
+        value = table(roofline_points(self._bench.facts), found) if found is not None else ""
+        self.table.value = problem_or(self._bench, "") if self._bench.job == JOB else value
 
 
 def table(points: list[plots_machine.RooflinePoint], found: MeasuredLimits) -> str:

@@ -176,6 +176,7 @@ class TimingsTab(LazyTab):
                 self.plot.show(speed_png(facts))
         # Made by the worker: the times are there first.
         self.roofline.open()
+        self.roofline.draw()
         self.counters.open()
         self.sweep.open()
         self.sweep.draw()

@@ -13,13 +13,13 @@ BAD = "var(--jp-error-color1, #d32f2f)"
 QUIET = "var(--jp-border-color1, #bdbdbd)"
 
 
-def verdict_lines(verdict: Verdict, *, drifted: bool = False) -> list[str]:
+def verdict_lines(verdict: Verdict, *, compared_alone: bool = False) -> list[str]:
     """Return the verdict as lines of plain text, the outcome first; see ``words.time_line``."""
     head = "Passed" if verdict.ok else words.REFUSALS.get(verdict.stage, "Refused")
     where = f"line {verdict.line}: " if verdict.line and not verdict.bare else ""
     if verdict.bare:
         head = "Refused"  # the reason says how
-    rest = (words.error_line(verdict), words.time_line(verdict, drifted=drifted))
+    rest = (words.error_line(verdict), words.time_line(verdict, compared_alone=compared_alone))
     return [f"{head} – {where}{verdict.reason}", *(_sentence(line) for line in rest if line)]
 
 

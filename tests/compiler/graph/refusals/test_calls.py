@@ -24,6 +24,7 @@ def of(*dtypes: torch.dtype) -> tuple[torch.Tensor, ...]:
 WIDE, OTHER, NONE = "cannot hold", "cannot take its result", "no kernel"
 BOOLS, DIFFERENT, DIVIDES = "only ATen's kernel", "of different types", "divides integers"
 ROWS = torch.tensor([0, 1])
+SQUARE, NEEDS = torch.ones(3, 3), torch.ones(3, 3, requires_grad=True)
 CASES: list[tuple[str, str, Any, tuple[Any, ...], dict[str, Any]]] = [
     ("times a fraction", WIDE, "mul_", (*of(I64), 1.5), {}),
     ("times floats", WIDE, operator.imul, of(I64, F32), {}),
@@ -46,6 +47,13 @@ CASES: list[tuple[str, str, Any, tuple[Any, ...], dict[str, Any]]] = [
     ("complex numbers of doubles, as such", "", torch.complex, of(F64, F64), {"out": of(C128)[0]}),
     ("complex numbers of floats", "", torch.polar, of(F32, F32), {"out": of(C64)[0]}),
     ("complex numbers of floats, wide", OTHER, torch.polar, of(F32, F32), {"out": of(C128)[0]}),
+    ("over what it reads", OTHER, torch.cross, (SQUARE, SQUARE + 1), {"out": SQUARE}),
+    ("over what it reads, as a view", OTHER, torch.cross, (SQUARE, SQUARE + 1),
+     {"out": SQUARE.view(9).view(3, 3)}),
+    ("beside what it reads", "", torch.cross, (SQUARE, SQUARE + 1), {"out": SQUARE.clone()}),
+    ("a sum over what it reads", "", torch.add, (SQUARE, SQUARE), {"out": SQUARE}),
+    ("where autograd would see it", OTHER, torch.matmul, (SQUARE, SQUARE), {"out": NEEDS.clone()}),
+    ("of what autograd would see", OTHER, torch.matmul, (NEEDS, SQUARE), {"out": SQUARE.clone()}),
     ("a sum in another type", "", torch.add, of(F32, F32), {"out": of(F64)[0]}),
     ("a margin of halves", NONE, F.multi_margin_loss, (*of(HALF), ROWS), {}),
     ("a margin of floats", "", F.multi_margin_loss, (*of(F32), ROWS), {}),

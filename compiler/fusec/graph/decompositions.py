@@ -158,7 +158,7 @@ def _comparable(x: torch.Tensor, *limits: float) -> torch.Tensor:
     return x if all(_is_exact(n, x.dtype) for n in limits) else x.to(torch.float32)
 
 
-def _is_exact(number: float, dtype: torch.dtype) -> bool:
+def _is_exact(number: object, dtype: torch.dtype) -> bool:
     """Whether a floating type has room for all digits of a number; unknown ones may have many."""
     if not isinstance(number, (float, int)):
         return False

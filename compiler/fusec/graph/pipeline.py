@@ -33,6 +33,7 @@ from fusec.graph.products.products_of_halves import multiply_halves
 from fusec.graph.products.wide_results import ask_for_wide_results
 from fusec.graph.products.widened_halves import widen_products
 from fusec.graph.refusals.byte_images import keep_interpolations_of_bytes
+from fusec.graph.refusals.classes import check_classes
 from fusec.graph.refusals.sizes import keep_promised_sizes
 from fusec.graph.simplify.attention_blocks import drop_block_lists
 from fusec.graph.simplify.attention_masks import simplify_attention_masks
@@ -185,6 +186,13 @@ PASSES: tuple[Pass, ...] = (
         frozenset({GraphForm.CAPTURED}),
         "interpolation of uint8 images stays ATen's, which rounds by integers",
         required="the decomposition rounds otherwise than eager",
+    ),
+    Pass(
+        "classes",
+        _replacing(check_classes),
+        frozenset({GraphForm.CAPTURED}),
+        "one_hot refuses classes that are not there, where tracing loses eager's check",
+        required="a class that is not there would be a row of zeros, in silence",
     ),
     Pass(
         "promised_sizes",

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import fusec
 from fusec.errors import ValueRefused
 from fusec.graph.refusals.values import value_checking_rules
 
@@ -44,3 +45,15 @@ def test_values_that_are_refused(number: int) -> None:
             rule(*arguments(values))
         with pytest.raises((RuntimeError, IndexError)):
             packet.default(*arguments(values))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_classes_that_are_not_there(dynamic: bool | None) -> None:
+    def coded(x: torch.Tensor) -> torch.Tensor:
+        return F.one_hot(x, num_classes=3).float() @ torch.ones(3, 2) + F.one_hot(x, 3)[:, :2]
+
+    compiled = fusec.compile(coded, dynamic=dynamic)
+    torch.testing.assert_close(compiled(torch.tensor([0, 2])), coded(torch.tensor([0, 2])))
+    for classes in ([0, 3], [-1, 2]):
+        with pytest.raises(RuntimeError):
+            compiled(torch.tensor(classes))

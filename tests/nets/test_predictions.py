@@ -59,6 +59,17 @@ def _with(function: Any, given: list[Any], *, call: Any, kwargs: dict[str, Any])
     call(function, [given[0], tuple(given[1:]), {}])
 
 
+class Named(torch.nn.Module):
+    """A model that is called with names, called without."""
+
+    def __init__(self, module: torch.nn.Module, kwargs: dict[str, Any]) -> None:
+        super().__init__()
+        self.module, self.kwargs = module, kwargs
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self.module(*args, **self.kwargs)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_models(name: str) -> None:
     try:
@@ -76,10 +87,9 @@ def test_models(name: str) -> None:
         if ends:
             torch.stack(ends).sum().backward()
 
-    if model.kwargs:
-        pytest.skip("it is called with names")
+    module = Named(model.module, model.kwargs) if model.kwargs else model.module
     with quiet():
-        assert differences(model.module, inputs, call) == []
+        assert differences(module, inputs, call) == []
 
 
 @pytest.mark.parametrize("number", range(40))

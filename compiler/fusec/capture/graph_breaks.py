@@ -27,6 +27,7 @@ _OF_VALUES = (_BRANCH, _NUMBER, _LIST, _SIZE)
 _PRINT = r"builtin operator `print`"
 _LOG = r"logging\.Logger method|builtin `_warnings\.warn`"
 _OF_MESSAGES = (_PRINT, _LOG)
+_STEP = "step_unsupported"
 _NOTHING = "nothing: "  # how a hint begins where there is nothing to mend
 # What TorchDynamo says, as a pattern; what that means; how to mend it. The first match counts.
 _KNOWN: tuple[tuple[str, str, str], ...] = (
@@ -108,7 +109,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "convert to a dense tensor outside of the compiled code",
     ),
     (
-        r"step_unsupported",
+        _STEP,
         "Python does something here that TorchDynamo cannot capture",
         "move the statement before the tensor code or after it",
     ),
@@ -129,11 +130,15 @@ def break_marker() -> int:
 def breaks_since(marker: int) -> tuple[GraphBreak, ...]:
     """Return the graph breaks recorded after ``marker``, each place once."""
     found: dict[tuple[str, object], GraphBreak] = {}
-    for entry in dynamo_utils.graph_break_reasons[marker:]:
+    entries = dynamo_utils.graph_break_reasons[marker:]
+    callers = {place for entry in entries for place in _callers(getattr(entry, "user_stack", ()))}
+    for entry in entries:
         where = user_frame(getattr(entry, "user_stack", ()))
         if is_ours(where):
             continue  # TorchDynamo looked at what we compile backward with
         text = str(getattr(entry, "reason", entry))
+        if where is not None and where in callers and _known(text) == _STEP:
+            continue  # a break within what is called there, which is named itself
         reason, hint = summarize(text), hint_for(text)
         stack = getattr(entry, "user_stack", ())
         stepping = any(_OPTIMIZERS in getattr(frame, "filename", "") for frame in stack)
@@ -156,6 +161,14 @@ def user_frame(stack: Iterable[Any]) -> SourceLine | None:
         if file and not file.startswith(_TORCH):
             found = SourceLine(file, int(frame.lineno or 0), (frame.line or "").strip())
     return found
+
+
+def _callers(stack: Iterable[Any]) -> list[SourceLine]:
+    """Return the user's lines of a stack but for the innermost."""
+    frames = list(stack)
+    places = [user_frame(frames[:n]) for n in range(1, len(frames) + 1)]
+    found = list(dict.fromkeys(place for place in places if place is not None))
+    return found[:-1]
 
 
 def error_line(error: BaseException) -> SourceLine | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from functools import lru_cache
@@ -51,6 +52,7 @@ _KEPT = (
     aten.split,
     aten.new_zeros,
     aten.new_ones,
+    aten.select_scatter,  # torch's own promotes, where eager keeps the first tensor's type
 )
 
 # Not core, but best taken apart.
@@ -134,6 +136,37 @@ def _hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Torch's own, with the factor that eager takes: a float32 whatever the dtype."""
     sixth = struct.unpack("f", struct.pack("f", 1 / 6))[0]
     return torch.where((x > -3.0) & (x < 3.0), grad * sixth, 0.0)
+
+
+def _threshold_backward(grad: torch.Tensor, x: torch.Tensor, threshold: float) -> torch.Tensor:
+    """Torch's own, which rounds the threshold to half precision; eager's kernel does not."""
+    return torch.where(_comparable(x, threshold) <= threshold, 0, grad)
+
+
+def _hardtanh_backward(
+    grad: torch.Tensor, x: torch.Tensor, low: float, high: float
+) -> torch.Tensor:
+    """Torch's own of 2.13; that of 2.11 rounds the limits to half precision."""
+    compared = _comparable(x, low, high)
+    return torch.where((compared <= low) | (compared >= high), 0.0, grad)
+
+
+def _comparable(x: torch.Tensor, *limits: float) -> torch.Tensor:
+    """Return x in a type in which a comparison with each of the limits rounds none of them."""
+    if x.dtype not in (torch.float16, torch.bfloat16):
+        return x
+    return x if all(_is_exact(n, x.dtype) for n in limits) else x.to(torch.float32)
+
+
+def _is_exact(number: object, dtype: torch.dtype) -> bool:
+    """Whether a floating type has room for all digits of a number; unknown ones may have many."""
+    if not isinstance(number, (float, int)):
+        return False
+    kind = torch.finfo(dtype)
+    if number == 0 or math.isinf(number):
+        return True
+    digits = math.frexp(number)[0] * 2 / kind.eps
+    return kind.tiny <= abs(number) <= kind.max and digits.is_integer()
 
 
 def _index_fill(operator: torch._ops.OpOverload) -> Callable[..., object]:
@@ -247,6 +280,7 @@ _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.embedding_dense_backward.default: _embedding_dense_backward,
     aten.frac.default: _frac,
     aten.hardsigmoid_backward.default: _hardsigmoid_backward,
+    aten.hardtanh_backward.default: _hardtanh_backward,
     # torch's own only notes that elements are negated, where kernels read memory.
     aten._neg_view.default: aten.neg.default,
     aten.index_fill.int_Scalar: _index_fill(aten.index_fill.int_Scalar),
@@ -255,6 +289,7 @@ _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.nan_to_num.default: _nan_to_num,
     aten.roll.default: _roll,
     aten.silu_backward.default: _silu_backward,
+    aten.threshold_backward.default: _threshold_backward,
     aten.view_copy.default: _view_copy,
     **{operator: _with_exact_statistics(operator) for operator in _BATCH_NORMS},
     **{operator: _logarithm_with_number(operator) for operator in _LOGARITHMS},

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import is_contiguous_or_false, is_non_overlapping_and_dense_or_false
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusec.devices import CPU, GPU
@@ -35,19 +35,27 @@ class Source:
         """Return random numbers in the shape of ``like``, on its device.
 
         Args:
-            like: A tensor, of which only shape, memory format and device matter.
+            like: A dense tensor, of which only shape, strides and device matter.
             kind: ``uniform``, ``normal`` or ``integers``.
             dtype: Of the numbers.
             limits: Of integers, low and high.
         """
         stream, self.streams = self.streams, self.streams + 1
         operator = getattr(torch.ops.fusec, kind).default
-        size = list(like.shape)
+        order = _order(like)
+        size = [like.shape[n] for n in order]
         drawn = self.call(operator, self.seed(like.device), stream, *limits, size, dtype)
-        memory_format = suggest_memory_format(like)
-        if memory_format is torch.contiguous_format:
+        if order == sorted(order):
             return drawn
-        return self.call(aten.clone.default, drawn, memory_format=memory_format)
+        return self.call(aten.permute.default, drawn, [order.index(n) for n in range(like.ndim)])
+
+
+def _order(like: torch.Tensor) -> list[int]:
+    """Return a dense tensor's dimensions from the outermost in memory to the innermost."""
+    order = list(range(like.ndim))
+    if not is_contiguous_or_false(like) and is_non_overlapping_and_dense_or_false(like):
+        order.sort(key=lambda n: (like.stride(n), like.shape[n]), reverse=True)
+    return order
 
 
 def _rule(*targets: object) -> Callable[[Rule], Rule]:
@@ -120,8 +128,8 @@ def _dropout(
 
 @_rule(aten.uniform.default)
 def _uniform(source: Source, result: torch.Tensor, x: Any, low: float = 0, high: float = 1) -> Any:
-    if not low <= high:
-        return NotImplemented  # ATen raises
+    if not low <= high or result.device.type == CPU:
+        return NotImplemented  # ATen raises; initial weights are eager's
     numbers = source.draw(result, "uniform", _real(result.dtype))
     scaled = source.call(aten.mul.Tensor, numbers, high - low)
     return _cast(source, source.call(aten.add.Tensor, scaled, low), result.dtype)

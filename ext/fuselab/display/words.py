@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from fusec.report import OutputError, SourceLine, Timing, Verdict
-from fuselab.display.noise import against, compared, ratio
+from fuselab.display.noise import against, ratio
 
 # What IPython and ipykernel call the code of a cell.
 _CELL_FILE = re.compile(r"<ipython-input-(\d+)-")
@@ -174,13 +174,10 @@ def time_line(verdict: Verdict, *, compared_alone: bool = False) -> str:
     Args:
         verdict: Of the check.
         compared_alone: Whether times of the same code stand beside this line: they are of another
-            run, so that only what compares within this one is said.
+            run, so that the verdict's reason, which says how the two texts compare, is all.
     """
     parts = []
     if compared_alone:
-        if verdict.timing and verdict.generated:
-            faster = compared(verdict.timing, verdict.generated, "the generated text")
-            parts.append(f"the kernel is {faster}, timed in turn")
         verdict = replace(verdict, timing=None, graph=None)
     if verdict.timing:
         part = f"kernel {duration(verdict.timing.median)}"

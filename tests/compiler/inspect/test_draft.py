@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import warnings
+from traceback import FrameSummary
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.output_graph import GraphCompileReason
 
 import fusec
+from fusec.capture import graph_breaks
 from fusec.inspect.draft import Draft, Kind
 from support.releases import OLD
 
@@ -61,6 +64,21 @@ LOGGER = logging.getLogger(__name__)
 
 def logs(text):
     LOGGER.info(text)
+
+
+@pytest.mark.parametrize(("line", "count"), [(7, 1), (8, 2)])
+def test_a_caller_of_a_break_is_none_itself(line, count, monkeypatch):
+    """TorchDynamo may leave a frame, too, in which something is called that broke off."""
+
+    def entry(reason, *lines):
+        frames = [FrameSummary(f"{n}.py", n, "f", line=f"line {n}") for n in lines]
+        return GraphCompileReason(reason, frames)
+
+    inner, outer = entry("logging.Logger method", 7, 9), entry("step_unsupported", line)
+    monkeypatch.setattr(graph_breaks.dynamo_utils, "graph_break_reasons", [inner, outer])
+    found = graph_breaks.breaks_since(0)
+    assert found[0].of_messages
+    assert len(found) == count
 
 
 class Tells(torch.nn.Module):

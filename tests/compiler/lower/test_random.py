@@ -86,7 +86,6 @@ def everything(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         torch.rand_like(x.half()),
         torch.randn_like(x),
         torch.empty(100).exponential_(2.0),
-        torch.empty(100).uniform_(-2.0, 3.0),
         torch.empty(100).cauchy_(),
         torch.empty(100).geometric_(0.2),
         torch.empty(100).log_normal_(0.0, 0.5),
@@ -273,3 +272,28 @@ def test_a_graph_with_random_numbers_is_checked_against_eager() -> None:
     built(torch.randn(100, 30))
     verdict = built.graphs[0].verify()
     assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_random_tensors_lie_as_eager_lays_them_out(dynamic: bool) -> None:
+    """Of a turned tensor, too; and what fills weights on the CPU has eager's own numbers."""
+
+    def drawn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            torch.ops.aten.uniform(x, 2, 5),
+            torch.ops.aten.normal_functional(x, 1, 2),
+            torch.ops.aten.exponential(x),
+            torch.rand_like(x),
+        )
+
+    for x in (torch.zeros(5, 3).t(), torch.zeros(2, 3, 4).permute(2, 0, 1)):
+        torch.manual_seed(5)
+        wanted = drawn(x)
+        torch.manual_seed(5)
+        got = compiled(drawn, dynamic=dynamic)(x)
+        assert [y.stride() for y in got] == [y.stride() for y in wanted]
+        assert not any(y.std() == 0 for y in got)
+    torch.manual_seed(5)
+    first = torch.ops.aten.uniform(x, 2, 5)
+    torch.manual_seed(5)
+    assert torch.equal(compiled(lambda x: torch.ops.aten.uniform(x, 2, 5))(x), first)

@@ -17,6 +17,7 @@ from fusec.kernel import Kernel
 from fusec.report import Timing, Verdict
 from fusec.timing.limits import MeasuredLimits
 from fusec.tuning_report import Trial, TuningRun
+from fusec.verify.compare import praise
 from fuselab.display import noise, words
 from fuselab.display.bounds import Traffic
 from fuselab.display.noise import Pace
@@ -340,7 +341,8 @@ def test_a_check_beside_the_head_of_its_panel(
     name, kernel = bench.selected, bench.kernel
     assert kernel is not None
     own, generated, graph, beside = checked
-    verdict = Verdict(True, "passed", "same", None, (), own, generated, graph, beside)
+    reason = praise((), own, generated)
+    verdict = Verdict(True, "passed", reason, None, (), own, generated, graph, beside)
     text = kernel.source.replace("UNROLL = 2", "UNROLL = 4") if changed else kernel.source
     bench.facts = CellFacts(bench.facts.kernels, eager, fused, {}, {name: alone}, None)
     bench.drafts = {name: text} if changed else {}

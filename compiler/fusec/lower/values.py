@@ -157,7 +157,7 @@ class Lowering:
         stored: Whether a cast is a rounding that eager does for memory's sake.
         rounds: Whether results are rounded as eager rounds them, stored or not.
         storage_offsets: Buffer to the first element that torch's fake tensor has for it, where
-            that is not 0 (inputs that are views).
+            that is not 0 (inputs that are views, and what is laid out like them).
         relaid: Buffers whose strides differ from torch's fake tensor (it had gaps).
         wanted: Which results somebody reads; None where that is not known.
         less: Whether one size is less than another: for all sizes, or guarded. The driver puts it
@@ -229,6 +229,8 @@ class Lowering:
         buffer = Buffer(name, meta.shape, strides, meta.dtype, meta.device, hint)
         self.buffers[name] = buffer
         self.relaid[name] = strides != meta.strides
+        if meta.offset != 0:  # a scatter into a part of more memory is one, to fake tensors
+            self.storage_offsets[name] = meta.offset
         return buffer
 
     def from_buffer(self, buffer: Buffer) -> TensorValue:

@@ -243,7 +243,7 @@ def _enough(
     if shared and is_busy() and any(min(times) < limit * min(own) for times, limit in asked):
         return False
     if rounds < _ROUNDS:
-        return bool(asked) and all(_clear(own, *each) for each in asked) and not is_busy()
+        return bool(asked) and all(_clear(own, *each) for each in asked)
     return not any(_unsure(own, *each) for each in asked)
 
 

@@ -46,6 +46,19 @@ def test_as_eager(name: str) -> None:
             torch.testing.assert_close(got, want)
 
 
+def test_a_part_of_what_is_laid_out_like_a_part() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        x[1:3] = 9.0
+        return x[1:]
+
+    compiled = fusec.compile(function)
+    for first, last in ((0, 6), (20, 25), (1, 20)):
+        ours, theirs = (_ALL.clone()[first:last] for _ in range(2))
+        got, want = compiled(ours), function(theirs)
+        torch.testing.assert_close((got, ours), (want, theirs))
+        assert got.storage_offset() == want.storage_offset()
+
+
 def test_an_index_that_is_an_argument() -> None:
     def function(x: torch.Tensor, at: int) -> torch.Tensor:
         return (x * x)[at].exp() + x[at:].sum()

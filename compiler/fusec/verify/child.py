@@ -272,14 +272,18 @@ def _endured(
         return {"result": found}
     # Other values, where the earlier ones were; then in memory as the notebook has it.
     latest = [TensorSpec.read(a) for a in last["arguments"]]
-    for places in (areas, _ordinary(operands)):
+    for ordinary in (False, True):
+        if ordinary:
+            # In place of the first ones: of large tensors there is no room for a third copy.
+            _release(areas)
+            areas = _ordinary(operands)
         problem = endurance.burst(
-            endurance.bound(call, list(map(InArea, operands, places)), *given[1:]),
-            [(o, a, source + n.offset) for o, n, a in zip(operands, latest, places, strict=True)],
+            endurance.bound(call, list(map(InArea, operands, areas)), *given[1:]),
+            [(o, a, source + n.offset) for o, n, a in zip(operands, latest, areas, strict=True)],
         )
         if problem:
             return {"result": problem}
-        if places is areas and last["results"]:
+        if last["results"] and not ordinary:
             _write_results(operands, areas, result_file, last["base"], last["results"])
     return {"endured": found}
 

@@ -78,7 +78,7 @@ class AnswerOutcome:
     processor: float
 
     @property
-    def late(self) -> bool:
+    def timed_out(self) -> bool:
         """Whether it did not come to its end in time."""
         return self.finding is not None and self.finding.stage == "timeout"
 
@@ -239,7 +239,7 @@ def run_patiently(
         limit = times * timeout
         outcome = run(program, way, operands, cases, plan=plan, timeout=limit, more=more)
         waited = outcome.processor < _WORKED * timeout
-        if not outcome.late or not (waited or (times == 1.0 and is_busy())):
+        if not outcome.timed_out or not (waited or (times == 1.0 and is_busy())):
             return outcome
         if way != "time":
             # Threads that wait for each other on a busy machine take ages: with one, again.

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from fusec.abilities import Abilities
 from fusec.target_api.c_entry import Mismatch, blank_comments, check_c_entry
+from fusec.target_api.permitted import Permitted
 
 if TYPE_CHECKING:
     import torch
@@ -304,11 +305,11 @@ class PythonTarget(Target):
     """A target whose kernels are Python functions: ``def launch(a0, ..., s0, ...)``.
 
     Attributes:
-        may_import: The packages that a kernel's file has a use for.
+        permitted: What a kernel's file has a use for.
     """
 
     language = "python"
-    may_import: ClassVar[tuple[str, ...]] = ()
+    permitted: ClassVar[Permitted] = Permitted({})
     suffixes = (".py",)
 
     @abstractmethod

@@ -138,7 +138,7 @@ def _check_text(candidate: Candidate, *, trust: bool) -> None:
         if joins_words(text):
             _refuse(binary.source_problem(expanded(text), source.text))
     elif text != source.text and isinstance(target, PythonTarget):
-        _refuse(python_text.problem(text, target.may_import))
+        _refuse(python_text.problem(text, target.permitted))
 
 
 def _check(

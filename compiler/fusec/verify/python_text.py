@@ -12,41 +12,11 @@ import builtins
 import symtable
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from fusec.target_api.permitted import Permitted
 from fusec.verify.words import Finding
 
 _INSTEAD = "; leave it out, or say --trust if it has to be there"
-# Modules that a file may name, and what of each; what else there is would do other work than a
-# kernel's, or change something for everybody. Of the languages any name, but for the modules that
-# they have imported themselves.
-_MODULES = {
-    path: frozenset(names.split())
-    for path, names in {
-        "torch": "Tensor dtype empty empty_like empty_strided zeros zeros_like full ones device "
-        "Size cuda finfo iinfo float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 "
-        "uint16 uint32 uint64 bool complex64 complex128 float8_e4m3fn float8_e5m2 half float "
-        "double long int short",
-        "torch.cuda": "Stream Event current_stream current_device default_stream stream device "
-        "synchronize get_device_properties get_device_capability",
-        "triton": "jit cdiv next_power_of_2 autotune heuristics Config constexpr_function "
-        "set_allocator language tools experimental",
-        "triton.language": "",
-        "triton.language.math": "",
-        "triton.language.extra": "libdevice cuda hip",
-        "triton.language.extra.libdevice": "",
-        "triton.language.extra.cuda": "",
-        "triton.language.extra.cuda.libdevice": "",
-        "triton.language.extra.hip": "",
-        "triton.language.extra.hip.libdevice": "",
-        "triton.tools": "tensor_descriptor",
-        "triton.tools.tensor_descriptor": "TensorDescriptor",
-        "triton.experimental": "gluon",
-        "triton.experimental.gluon": "",
-        "triton.experimental.gluon.language": "",
-        "math": "",
-        "typing": "",
-        "__future__": "",
-    }.items()
-}
+# What modules have imported themselves.
 _STRANGERS = frozenset(
     "builtins contextlib core functools importlib inspect knobs os runtime semantic standard "
     "subprocess sys types typing warnings".split()
@@ -90,15 +60,14 @@ _PURE = frozenset(
 )
 _CONTAINERS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 _METHODS = ("staticmethod", "classmethod", "property")
-_PURE_PATHS = ("triton.cdiv", "triton.next_power_of_2", "triton.language.", "math.")
 
 
-def problem(text: str, may_import: Collection[str]) -> Finding | None:
+def problem(text: str, permitted: Permitted) -> Finding | None:
     """Return the first thing in a text that acts on the process that runs it, with its line.
 
     Args:
         text: The whole kernel file; what is no Python is no matter of this function's.
-        may_import: The packages that it has a use for. The check sees nothing of others.
+        permitted: What it has a use for. The check sees nothing of other packages.
     """
     try:
         tree = ast.parse(text)
@@ -107,10 +76,10 @@ def problem(text: str, may_import: Collection[str]) -> Finding | None:
     names = _names(tree)
     found = sorted(
         [
-            *_imports(tree, may_import),
+            *_imports(tree, permitted.packages),
             *_within(tree, _foreign_names(text)),
-            *_modules(tree, names),
-            *_kept(tree, names),
+            *_modules(tree, names, permitted.modules),
+            *_kept(tree, names, permitted),
             *_loops(tree),
         ]
     )
@@ -194,26 +163,28 @@ def _foreign_names(text: str) -> set[str]:
     return found
 
 
-def _modules(tree: ast.Module, names: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+def _modules(
+    tree: ast.Module, names: Mapping[str, str], modules: Mapping[str, frozenset[str]]
+) -> Iterator[tuple[int, str]]:
     """Yield what a file takes from packages and must not; a module by itself could be anything."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
-                yield from _asked(node.lineno, f"{node.module}.{alias.name}")
+                yield from _asked(node.lineno, f"{node.module}.{alias.name}", modules)
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 if "." in alias.name:
-                    yield from _asked(node.lineno, alias.name)
+                    yield from _asked(node.lineno, alias.name, modules)
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
         path = _path(node, names)
         if path is None or id(node) in inner:
             continue  # the longest one is looked at
         assert isinstance(node, (ast.Name, ast.Attribute))
-        if path in _MODULES and not isinstance(node.ctx, ast.Store):
+        if path in modules and not isinstance(node.ctx, ast.Store):
             yield node.lineno, f"hands {ast.unparse(node)} on: {_REACHES}"
         else:
-            yield from _asked(node.lineno, path)
+            yield from _asked(node.lineno, path, modules)
 
 
 def _path(node: ast.AST, names: Mapping[str, str]) -> str | None:
@@ -226,20 +197,22 @@ def _path(node: ast.AST, names: Mapping[str, str]) -> str | None:
     return None
 
 
-def _asked(line: int, path: str) -> Iterator[tuple[int, str]]:
+def _asked(
+    line: int, path: str, modules: Mapping[str, frozenset[str]]
+) -> Iterator[tuple[int, str]]:
     """Yield what is wrong with asking for a path, if anything is."""
     parts = path.split(".")
     module = parts[0]
-    if module not in _MODULES:
+    if module not in modules:
         return  # said of its import
     for number, part in enumerate(parts[1:], 1):
-        may = _MODULES[module]
+        may = modules[module]
         if part not in may if may else part.startswith("_") or part in _STRANGERS:
             said = ".".join(parts[: number + 1])
             yield line, f"calls {said}: it is none of what a kernel may ask of {parts[0]}"
             return
         module = f"{module}.{part}"
-        if module not in _MODULES:
+        if module not in modules:
             return
 
 
@@ -259,23 +232,27 @@ def _changed(
                 yield node.lineno, f"changes {ast.unparse(each)}, which outlives a call"
 
 
-def _kept(tree: ast.Module, names: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+def _kept(
+    tree: ast.Module, names: Mapping[str, str], permitted: Permitted
+) -> Iterator[tuple[int, str]]:
     """Yield what lives as long as the file and can be changed by a call."""
     for node in _lasting(tree.body):
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
-            if node.value is not None and not _is_pure(node.value, names):
+            if node.value is not None and not _is_pure(node.value, names, permitted.pure):
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
                 yield node.lineno, f"keeps `{ast.unparse(target)}` from call to call"
         elif isinstance(node, (ast.For, ast.AsyncFor, ast.With, ast.AsyncWith, ast.Try)):
             kind = type(node).__name__.lower()
             yield node.lineno, f"has a `{kind}` outside of its functions"
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if any(not _is_pure(default, names) for default in _defaults(node.args)):
+            if any(
+                not _is_pure(default, names, permitted.pure) for default in _defaults(node.args)
+            ):
                 yield node.lineno, f"keeps a default of `{node.name}` from call to call"
             for decorator in node.decorator_list:
                 made = decorator.func if isinstance(decorator, ast.Call) else decorator
                 path = _path(made, names) or ast.unparse(made)
-                if path.partition(".")[0] not in ("triton", *_METHODS):
+                if path.partition(".")[0] not in (permitted.language, *_METHODS):
                     yield node.lineno, f"keeps what `{ast.unparse(made)}` makes of `{node.name}`"
 
 
@@ -293,15 +270,15 @@ def _defaults(arguments: ast.arguments) -> list[ast.expr]:
     return [*arguments.defaults, *(each for each in arguments.kw_defaults if each is not None)]
 
 
-def _is_pure(value: ast.expr, names: Mapping[str, str]) -> bool:
+def _is_pure(value: ast.expr, names: Mapping[str, str], paths: tuple[str, ...]) -> bool:
     """Whether nothing of a value can be changed: numbers, words, what is made of them."""
     if isinstance(value, ast.Lambda):
-        return all(_is_pure(each, names) for each in _defaults(value.args))
+        return all(_is_pure(each, names, paths) for each in _defaults(value.args))
     for node in ast.walk(value):
         if isinstance(node, ast.Call):
             path = _path(node.func, names)
             named = isinstance(node.func, ast.Name) and node.func.id in _PURE
-            if not named and (path is None or not path.startswith(_PURE_PATHS)):
+            if not named and (path is None or not path.startswith(paths)):
                 return False
         elif isinstance(node, (*_CONTAINERS, ast.GeneratorExp, ast.Lambda, ast.Await)):
             return False

@@ -54,7 +54,7 @@ REFUSED = {
 
 
 def problem(text: str) -> Finding | None:
-    return python_text.problem(text, Triton.may_import)
+    return python_text.problem(text, Triton.permitted)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -7,19 +7,26 @@ and not the second, the graph is left to eager.  To be wrong about it costs spee
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._pytree import tree_map
 
 _MOST = 3  # elements along a dimension of the small tensors
 # What they hold: ones may be places beyond the end, zeros divisors, only the last has an inverse.
 _CONTENTS = ("ones", "zeros", "diagonal")
+# Types that every kernel knows: nobody is asked of them.
+_USUAL = tuple({dtype} for dtype in (torch.float32, torch.float64))
+_MODULES = frozenset(
+    f"torch{name}" for name in ("", "._C._nn", "._C._linalg", "._C._special", ".functional")
+) | {"torch.nn.functional", "torch._C._fft", "_operator"}
 Given = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
@@ -37,20 +44,89 @@ def raises_for(node: fx.Node, plain: Given, records: bool = False) -> bool:
     """
     given = node.args, node.kwargs
     try:
-        with torch.random.fork_rng(devices=()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            grads = torch.set_grad_enabled(records)
-            with grads, torch._C._DisableAutocast(), unset_fake_temporarily():
-                return any(
-                    _raises(node, given, content) and not _raises(node, plain, content)
-                    for content in _CONTENTS
-                )
+        with _aside(records=records):
+            return any(
+                _raises(node, given, content) and not _raises(node, plain, content)
+                for content in _CONTENTS
+            )
     except _Unknown:
         return False
 
 
-def _raises(node: fx.Node, given: Given, content: str) -> bool:
-    args, kwargs = tree_map(partial(_small, content=content, made={}), given)
+def refuses_types(node: fx.Node) -> bool:
+    """Whether a call raises in eager for the types of its tensors, whatever they hold.
+
+    Kernels of ATen know some types and some mixtures of types; what tracing makes of a call knows
+    all of them. A call is asked of that raises for its types and not for usual ones.
+    """
+    found = [value for value in map(traced, node.all_input_nodes) if _is_tensor(value)]
+    if not found or {value.dtype for value in found} in _USUAL or not _is_torchs(node):
+        return False
+    if any(map(is_functorch_wrapped_tensor, found)):
+        return False  # a part of a batch
+    given = node.args, node.kwargs
+    try:
+        with _aside(records=False):
+            if not all(_raises(node, given, content) for content in _CONTENTS):
+                return False
+            return not all(
+                _raises(node, given, content, usual)
+                for usual in (_usual_of_kind, _float)
+                for content in _CONTENTS
+            )
+    except _Unknown:
+        return False
+
+
+def traced(node: fx.Node) -> Any:
+    """Return what tracing made of a node: a fake tensor, or a plain value."""
+    return node.meta.get("example_value")
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _is_torchs(node: fx.Node) -> bool:
+    """Whether a call is a function of torch's or Python's, which does nothing but compute."""
+    if node.op == "call_method":
+        return True
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return str(target).startswith("aten.")
+    where = getattr(target, "__module__", None) or ""
+    name = getattr(target, "__name__", "_")
+    return where in _MODULES and (not name.startswith("_") or where == "_operator")
+
+
+def _usual_of_kind(dtype: torch.dtype) -> torch.dtype:
+    if dtype == torch.bool or dtype.is_complex:
+        return dtype
+    return torch.float32 if dtype.is_floating_point else torch.int64
+
+
+def _float(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32
+
+
+@contextlib.contextmanager
+def _aside(*, records: bool) -> Iterator[None]:
+    """Make calls as eager does, and leave no trace of them."""
+    with torch.random.fork_rng(devices=()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        grads = torch.set_grad_enabled(records)
+        with grads, torch._C._DisableAutocast(), unset_fake_temporarily():
+            yield
+
+
+def _raises(
+    node: fx.Node,
+    given: Given,
+    content: str,
+    convert: Callable[[torch.dtype], torch.dtype] | None = None,
+) -> bool:
+    small = partial(_small, content=content, made={}, convert=convert)
+    args, kwargs = tree_map(small, given)
     call: Any = node.target
     if node.op == "call_method":
         if not isinstance(args[0], torch.Tensor):
@@ -63,18 +139,23 @@ def _raises(node: fx.Node, given: Given, content: str) -> bool:
     return False
 
 
-def _small(value: object, content: str, made: dict[object, torch.Tensor]) -> object:
+def _small(
+    value: object,
+    content: str,
+    made: dict[object, torch.Tensor],
+    convert: Callable[[torch.dtype], torch.dtype] | None,
+) -> object:
     """Return what stands for an argument; what lies in one place is one tensor here, too."""
     if not isinstance(value, fx.Node):
         return value
-    known = value.meta.get("example_value")
+    known = traced(value)
     if isinstance(known, torch.Tensor):
         plain = known.layout is torch.strided and known.device.type == "cpu"
         if not plain or known.is_quantized:
             raise _Unknown
-        place = _place(known)
+        place = value if is_functorch_wrapped_tensor(known) else _place(known)
         if place not in made:
-            made[place] = _filled(known, content)
+            made[place] = _filled(known, content, convert(known.dtype) if convert else known.dtype)
         return made[place]
     if isinstance(known, (torch.SymInt, torch.SymFloat)):
         known = known.node.hint  # a dimension, where every number is symbolic
@@ -88,16 +169,21 @@ def _place(known: torch.Tensor) -> object:
     return *start, known.dtype, str(known.shape), str(known.stride())
 
 
-def _filled(known: torch.Tensor, content: str) -> torch.Tensor:
-    shape = [min(size, _MOST) if isinstance(size, int) else _MOST for size in known.shape]
+def _known(size: int | torch.SymInt) -> int | None:
+    """Return a size; of a symbolic one what it is in the first call, None where nobody knows."""
+    return size if isinstance(size, int) else size.node.hint
+
+
+def _filled(known: torch.Tensor, content: str, dtype: torch.dtype) -> torch.Tensor:
+    shape = [_MOST if size is None else min(size, _MOST) for size in map(_known, known.shape)]
     made = torch.full(shape, float(content == "ones"))
     if content == "diagonal" and len(shape) > 1:
         made.diagonal(dim1=-2, dim2=-1).fill_(1)
-    made = made.to(known.dtype)
+    made = made.to(dtype)
     if not (known.requires_grad and torch.is_grad_enabled()):
         return made
     made.requires_grad_()
     return made if known.is_leaf else made.clone()
 
 
-__all__ = ["Given", "raises_for"]
+__all__ = ["Given", "raises_for", "refuses_types"]

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._pytree import tree_leaves
 
 from fusec.devices import CPU
-from fusec.graph.refusals.asked import raises_for
+from fusec.graph.refusals.asked import raises_for, refuses_types
 from fusec.graph.refusals.numbers import has_odd_number, raises_in_eager
 from fusec.graph.refusals.shapes import refused_write, traced_value
 
@@ -49,13 +49,14 @@ _REAL = tuple(
 _LOGARITHMS = (torch.xlogy, torch.special.xlogy, torch.special.xlog1py, "xlogy", "xlogy_")
 _TYPES |= dict.fromkeys(_LOGARITHMS, _REAL)
 # Nothing is promoted: fake tensors do not say so.
-_ALIKE = frozenset((torch.heaviside, "heaviside", "heaviside_"))
+_ALIKE = frozenset((torch.heaviside, "heaviside", "heaviside_", torch.addmv, "addmv"))
 _DIVIDED = frozenset((torch.addcdiv, "addcdiv", "addcdiv_"))
 _INDEX_ADD = frozenset(("index_add", "index_add_", torch.index_add))
 
 
 def refused_call(module: fx.GraphModule) -> str:
     """Return which call of a captured graph eager refuses, or an empty string."""
+    converts = torch._C._is_any_autocast_enabled() or any(map(_enters_autocast, module.graph.nodes))
     for node in module.graph.nodes:
         if node.op not in ("call_function", "call_method"):
             continue
@@ -78,7 +79,13 @@ def refused_call(module: fx.GraphModule) -> str:
         refused = refused_write(node)
         if refused:
             return refused
+        if not converts and refuses_types(node):
+            return f"{node.name} is of types that have no kernel"
     return ""
+
+
+def _enters_autocast(node: fx.Node) -> bool:
+    return getattr(node.target, "__name__", "") == "_enter_autocast"
 
 
 def _is_too_wide(node: fx.Node) -> bool:

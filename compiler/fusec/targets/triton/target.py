@@ -15,6 +15,7 @@ from fusec.target_api.base import (
     PackedKernel,
     PythonTarget,
 )
+from fusec.targets.triton.permitted import PERMITTED
 
 if TYPE_CHECKING:
     import torch
@@ -49,8 +50,8 @@ class Triton(PythonTarget):
         "amdgcn": "AMD assembly",
     }
     worker = "fusec.targets.triton.toolchain.candidate"
+    permitted = PERMITTED
     # Lazily imported parts included: those fail while the interpreter is active.
-    may_import = ("__future__", "math", "torch", "triton", "typing")
     worker_imports = (
         "triton.experimental.gluon",
         "triton.runtime.interpreter",

@@ -30,6 +30,10 @@ _MODULES = frozenset(
 Given = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
+_answers: dict[tuple[object, str], bool] = {}  # of earlier calls: layers repeat
+_MOST_ANSWERS = 4096
+
+
 class _Unknown(Exception):
     """There is no small tensor that stands for an argument."""
 
@@ -64,6 +68,15 @@ def refuses_types(node: fx.Node) -> bool:
         return False
     if any(map(is_functorch_wrapped_tensor, found)):
         return False  # a part of a batch
+    asked = node.target, repr(tree_map(_described, (node.args, node.kwargs)))
+    if asked not in _answers:
+        if len(_answers) >= _MOST_ANSWERS:
+            _answers.clear()
+        _answers[asked] = _refuses_types(node)
+    return _answers[asked]
+
+
+def _refuses_types(node: fx.Node) -> bool:
     given = node.args, node.kwargs
     try:
         with _aside(records=False):
@@ -76,6 +89,14 @@ def refuses_types(node: fx.Node) -> bool:
             )
     except _Unknown:
         return False
+
+
+def _described(value: object) -> object:
+    """Return what tells one small argument from another."""
+    known = traced(value) if isinstance(value, fx.Node) else value
+    if not isinstance(known, torch.Tensor):
+        return known
+    return known.dtype, known.layout, known.device, _shape(known)
 
 
 def traced(node: fx.Node) -> Any:
@@ -169,13 +190,17 @@ def _place(known: torch.Tensor) -> object:
     return *start, known.dtype, str(known.shape), str(known.stride())
 
 
+def _shape(known: torch.Tensor) -> list[int]:
+    return [_MOST if size is None else min(size, _MOST) for size in map(_known, known.shape)]
+
+
 def _known(size: int | torch.SymInt) -> int | None:
     """Return a size; of a symbolic one what it is in the first call, None where nobody knows."""
     return size if isinstance(size, int) else size.node.hint
 
 
 def _filled(known: torch.Tensor, content: str, dtype: torch.dtype) -> torch.Tensor:
-    shape = [_MOST if size is None else min(size, _MOST) for size in map(_known, known.shape)]
+    shape = _shape(known)
     made = torch.full(shape, float(content == "ones"))
     if content == "diagonal" and len(shape) > 1:
         made.diagonal(dim1=-2, dim2=-1).fill_(1)

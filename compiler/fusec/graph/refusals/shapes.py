@@ -40,6 +40,8 @@ def refused_write(node: fx.Node) -> str:
         return f"{node.name} reads elements that it writes to, at other indices"
     if any(map(_is_of_a_batch, tree_leaves(args))):
         return ""  # its sizes are those of one part
+    pointwise = node.target in _OPERATORS or (in_place and name.removesuffix("_") in _POINTWISE)
+    fits = _fills if pointwise else fits
     try:
         fitting = fits is None or fits(*args, **kwargs)
     except (IndexError, RuntimeError, ValueError):
@@ -125,6 +127,14 @@ def _broadcasts_to(value: Shape, shape: Shape) -> bool:
     return len(value) <= len(shape) and all(
         guard_or_true(a == b) or guard_or_true(a == 1) for a, b in ends
     )
+
+
+def _fills(target: Any, *rest: Any, **more: Any) -> bool:
+    """Whether what is computed in place has the size of its place: tracing gives it another."""
+    others = [each for each in tree_leaves((rest, more)) if isinstance(each, torch.Tensor)]
+    if not isinstance(target, torch.Tensor):
+        return True
+    return all(_broadcasts_to(other.shape, target.shape) for other in others)
 
 
 def _slice_scatter(
@@ -259,6 +269,13 @@ _FITS: dict[str, Callable[..., bool]] = {
     "put": _put,
     "setitem": _setitem,
 }
+_POINTWISE = frozenset(
+    "add sub subtract mul multiply div divide true_divide pow float_power remainder fmod "
+    "floor_divide atan2 arctan2 copysign hypot nextafter ldexp xlogy gcd lcm heaviside igamma "
+    "igammac bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift "
+    "logical_and logical_or logical_xor eq ne lt le gt ge less less_equal greater greater_equal "
+    "not_equal addcmul addcdiv lerp clamp clip clamp_min clamp_max masked_fill copy".split()
+)
 _UPDATES = "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
 _OPERATORS = frozenset(getattr(operator, f"i{name}") for name in _UPDATES)
 # In place by their names, and no writes to elements.

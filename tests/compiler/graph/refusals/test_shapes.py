@@ -27,6 +27,15 @@ def base(*shape: int) -> torch.Tensor:
 
 LINE, SQUARE = base(12), base(4, 4)
 CASES: list[tuple[str, str, Any, tuple[Any, ...], dict[str, Any]]] = [
+    # What is computed in place.
+    ("a number raised by a row", SIZES, "pow_", (base(), V), {}),
+    ("a row of one and a row", SIZES, "remainder_", (base(1), V), {}),
+    ("a row and a matrix", SIZES, operator.iadd, (V, X), {}),
+    ("a row, mixed with a matrix", SIZES, "addcmul_", (V, V, X), {}),
+    ("a matrix and a row", "", "xlogy_", (X, V), {}),
+    ("a matrix and a number", "", operator.imul, (X, base()), {}),
+    ("a row and a row of one in two dimensions", SIZES, "copysign_", (V, base(1, 1)), {}),
+    ("a row and a matrix, in no place", "", "pow", (V, X), {}),
     # What is written at an index.
     ("a slice", "", torch.slice_scatter, (X, Y, 1, 2, 4), {}),
     ("a slice by its step", "", torch.slice_scatter, (X, base(6, 4), 1), {"step": 2}),
@@ -124,7 +133,7 @@ CASES: list[tuple[str, str, Any, tuple[Any, ...], dict[str, Any]]] = [
     ("from its neighbors by name", PARTLY, "add_", (LINE[1:],), {"other": LINE[:-1]}),
     ("assigned from its neighbors", "", operator.setitem, (LINE[:-1], ROWS, LINE[1:4]), {}),
     ("bytes of the same numbers", PARTLY, "add_", (LINE.view(torch.uint8)[4:], LINE[:-1]), {}),
-    ("bytes after the numbers", "", "add_", (LINE.view(torch.uint8)[24:], LINE[:6]), {}),
+    ("bytes after the numbers", "", "add_", (LINE.view(torch.uint8)[24:30], LINE[:6]), {}),
     # What is no write.
     ("a function of the user's", "", len, (V.expand(3, 8),), {}),
     ("resized", "", "resize_", (V.expand(3, 8), 2), {}),

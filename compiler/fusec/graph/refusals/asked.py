@@ -19,6 +19,9 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._pytree import tree_map
 
+from fusec.devices import CPU
+from fusec.graph.refusals.shapes import known_sizes, traced_value
+
 _MOST = 3  # elements along a dimension of the small tensors
 # What they hold: ones may be places beyond the end, zeros divisors, only the last has an inverse.
 _CONTENTS = ("ones", "zeros", "diagonal")
@@ -28,7 +31,6 @@ _MODULES = frozenset(
     f"torch{name}" for name in ("", "._C._nn", "._C._linalg", "._C._special", ".functional")
 ) | {"torch.nn.functional", "torch._C._fft", "_operator"}
 Given = tuple[tuple[Any, ...], Mapping[str, Any]]
-
 
 _answers: dict[tuple[object, str], bool] = {}  # of earlier calls: layers repeat
 _MOST_ANSWERS = 4096
@@ -63,17 +65,19 @@ def refuses_types(node: fx.Node) -> bool:
     Kernels of ATen know some types and some mixtures of types; what tracing makes of a call knows
     all of them. A call is asked of that raises for its types and not for usual ones.
     """
-    found = [value for value in map(traced, node.all_input_nodes) if _is_tensor(value)]
-    if not found or {value.dtype for value in found} in _USUAL or not _is_torchs(node):
+    given = map(traced_value, node.all_input_nodes)
+    found = [value for value in given if isinstance(value, torch.Tensor)]
+    if not found or {value.dtype for value in found} in _USUAL or not _computes(node):
         return False
-    if any(map(is_functorch_wrapped_tensor, found)):
-        return False  # a part of a batch
+    if any(is_functorch_wrapped_tensor(each) or each.device.type != CPU for each in found):
+        return False  # a part of a batch, or of a GPU, which nobody is to wait for
     asked = node.target, repr(tree_map(_described, (node.args, node.kwargs)))
-    if asked not in _answers:
+    answer = _answers.get(asked)
+    if answer is None:
         if len(_answers) >= _MOST_ANSWERS:
             _answers.clear()
-        _answers[asked] = _refuses_types(node)
-    return _answers[asked]
+        answer = _answers[asked] = _refuses_types(node)
+    return answer
 
 
 def _refuses_types(node: fx.Node) -> bool:
@@ -93,22 +97,13 @@ def _refuses_types(node: fx.Node) -> bool:
 
 def _described(value: object) -> object:
     """Return what tells one small argument from another."""
-    known = traced(value) if isinstance(value, fx.Node) else value
+    known = traced_value(value)
     if not isinstance(known, torch.Tensor):
         return known
-    return known.dtype, known.layout, known.device, _shape(known)
+    return known.dtype, known.layout, _shape(known)
 
 
-def traced(node: fx.Node) -> Any:
-    """Return what tracing made of a node: a fake tensor, or a plain value."""
-    return node.meta.get("example_value")
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
-def _is_torchs(node: fx.Node) -> bool:
+def _computes(node: fx.Node) -> bool:
     """Whether a call is a function of torch's or Python's, which does nothing but compute."""
     if node.op == "call_method":
         return True
@@ -169,9 +164,9 @@ def _small(
     """Return what stands for an argument; what lies in one place is one tensor here, too."""
     if not isinstance(value, fx.Node):
         return value
-    known = traced(value)
+    known = traced_value(value)
     if isinstance(known, torch.Tensor):
-        plain = known.layout is torch.strided and known.device.type == "cpu"
+        plain = known.layout is torch.strided and known.device.type == CPU
         if not plain or known.is_quantized:
             raise _Unknown
         place = value if is_functorch_wrapped_tensor(known) else _place(known)
@@ -191,12 +186,7 @@ def _place(known: torch.Tensor) -> object:
 
 
 def _shape(known: torch.Tensor) -> list[int]:
-    return [_MOST if size is None else min(size, _MOST) for size in map(_known, known.shape)]
-
-
-def _known(size: int | torch.SymInt) -> int | None:
-    """Return a size; of a symbolic one what it is in the first call, None where nobody knows."""
-    return size if isinstance(size, int) else size.node.hint
+    return [_MOST if size is None else min(size, _MOST) for size in known_sizes(known.shape)]
 
 
 def _filled(known: torch.Tensor, content: str, dtype: torch.dtype) -> torch.Tensor:

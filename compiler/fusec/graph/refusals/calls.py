@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from fusec.devices import CPU
 from fusec.graph.refusals.asked import raises_for, refuses_types
 from fusec.graph.refusals.numbers import has_odd_number, raises_in_eager
+from fusec.graph.refusals.operand_types import refuses_operands
 from fusec.graph.refusals.shapes import refused_write, traced_value
 
 aten = torch.ops.aten
@@ -79,7 +80,7 @@ def refused_call(module: fx.GraphModule) -> str:
         refused = refused_write(node)
         if refused:
             return refused
-        if not converts and refuses_types(node):
+        if refuses_operands(node, converts=converts) or (not converts and refuses_types(node)):
             return f"{node.name} is of types that have no kernel"
     return ""
 

@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import fx
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
 from torch.utils._pytree import tree_leaves, tree_map
 
 Shape = tuple[Any, ...]
-_PLACES = frozenset({torch.int32, torch.int64})  # types of indices
 _MASKS = frozenset({torch.bool, torch.uint8})
 
 
@@ -29,8 +27,7 @@ def refused_write(node: fx.Node) -> str:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__") and name not in _HARMLESS
     updates = in_place or node.target in _OPERATORS or node.target is operator.setitem
-    fits = _FITS.get(name.removesuffix("_")) if _is_torchs(node.target) else None
-    fits = _embedding if node.target is F.embedding else fits
+    fits = _FITS.get(name.removesuffix("_")) if is_torchs(node.target) else None
     args, kwargs = tree_map(traced_value, (node.args, node.kwargs))
     written = list(filter(_is_strided, (*args[:updates], *_out(kwargs))))
     if any(map(_overlaps, written)):
@@ -49,7 +46,7 @@ def refused_write(node: fx.Node) -> str:
     return "" if fitting else f"{node.name} is of sizes that do not fit"
 
 
-def _is_torchs(target: object) -> bool:
+def is_torchs(target: object) -> bool:
     """Whether a call is of torch's own; a custom operator may be called as one of them is."""
     if not isinstance(target, torch._ops.OpOverloadPacket):
         return True
@@ -69,14 +66,14 @@ def _is_strided(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.layout == torch.strided
 
 
-def _known(values: Iterable[int | torch.SymInt]) -> list[Any]:
+def known_sizes(values: Iterable[int | torch.SymInt]) -> list[Any]:
     """Return numbers; of symbolic ones what they are in the first call, which guards nothing."""
     return [n if isinstance(n, int) else n.node.hint for n in values]
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
     """Whether two elements of a tensor may be one: of an expanded one, or of windows."""
-    sizes, steps = _known(tensor.shape), _known(tensor.stride())
+    sizes, steps = known_sizes(tensor.shape), known_sizes(tensor.stride())
     if None in (*sizes, *steps) or 0 in sizes:
         return False
     reach = 0
@@ -154,14 +151,9 @@ def _diagonal_scatter(input: Any, src: Any, offset: int = 0, dim1: int = 0, dim2
     return _same(torch.diagonal(input, offset, dim1, dim2).shape, src.shape)
 
 
-def _indexed(types: frozenset[torch.dtype], input: Any, dim: int, index: Any, source: Any) -> bool:
-    """Whether a source fits what an index names, as kernels of ATen ask for it.
-
-    Up to torch 2.11 tracing asks for nothing of this.
-    """
-    if index.dtype not in types or index.ndim > 1 or input.dtype != source.dtype:
-        return False
-    if input.ndim != source.ndim:
+def _indexed(input: Any, dim: int, index: Any, source: Any, *more: Any, **named: Any) -> bool:
+    """Whether a source fits what an index names; up to torch 2.11 tracing does not ask."""
+    if index.ndim > 1 or input.ndim != source.ndim:
         return False
     if not input.ndim:
         return guard_or_true(index.numel() == 1)
@@ -170,39 +162,17 @@ def _indexed(types: frozenset[torch.dtype], input: Any, dim: int, index: Any, so
     return _same(*rest) and guard_or_true(index.numel() == source.shape[dim])
 
 
-def _index_add(input: Any, dim: int, index: Any, source: Any, alpha: Any = None) -> bool:
-    return _indexed(_PLACES, input, dim, index, source)
-
-
-def _index_copy(input: Any, dim: int, index: Any, source: Any) -> bool:
-    return _indexed(frozenset({torch.int64}), input, dim, index, source)
-
-
-def _index_reduce(
-    input: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True
-) -> bool:
-    return _indexed(_PLACES, input, dim, index, source)
-
-
 def _put(input: Any, index: Any, source: Any, accumulate: bool = False) -> bool:
-    if index.dtype != torch.int64 or input.dtype != source.dtype:
-        return False
     some = guard_or_true(input.numel() != 0) or guard_or_false(index.numel() == 0)
     return some and guard_or_true(index.numel() == source.numel())
 
 
-def _index_select(input: Any, dim: int, index: Any) -> bool:
+def _index_of(input: Any, dim: int, index: Any, value: Any = None) -> bool:
     return bool(index.ndim <= 1)
-
-
-def _index_fill(input: Any, dim: int, index: Any, value: Any) -> bool:
-    return bool(index.dtype == torch.int64 and index.ndim <= 1)
 
 
 def _index_put(input: Any, indices: Any, values: Any, accumulate: Any = None) -> bool:
     """Whether the values fit; of masks, whose results have sizes nobody knows, the masks alone."""
-    if input.dtype != values.dtype:
-        return False
     masks, place = False, 0
     for each in indices:
         is_mask = each is not None and each.dtype in _MASKS
@@ -213,26 +183,6 @@ def _index_put(input: Any, indices: Any, values: Any, accumulate: Any = None) ->
     if masks:
         return True
     return _broadcasts_to(values.shape, torch.ops.aten.index(input, list(indices)).shape)
-
-
-def _embedding(input: Any, weight: Any, *rest: Any, **more: Any) -> bool:
-    return bool(input.dtype in _PLACES)
-
-
-def _classes(input: Any, target: Any, *rest: Any, **more: Any) -> bool:
-    return bool(target.dtype in (torch.int64, torch.uint8) or target.is_floating_point())
-
-
-def _targets(input: Any, target: Any, *rest: Any, **more: Any) -> bool:
-    return bool(input.dtype == target.dtype)
-
-
-def _norm(input: Any, *rest: Any, **more: Any) -> bool:
-    """Whether parameters are of the input's type, or float32 beside halves; autocast converts."""
-    given = [each for each in tree_leaves((rest, more)) if isinstance(each, torch.Tensor)]
-    halves = input.dtype in (torch.float16, torch.bfloat16)
-    known = {input.dtype, torch.float32} if halves else {input.dtype}
-    return torch._C._is_any_autocast_enabled() or {each.dtype for each in given} <= known
 
 
 def _setitem(input: Any, index: Any, value: Any) -> bool:
@@ -253,19 +203,12 @@ _FITS: dict[str, Callable[..., bool]] = {
     "slice_scatter": _slice_scatter,
     "select_scatter": _select_scatter,
     "diagonal_scatter": _diagonal_scatter,
-    "index_add": _index_add,
-    "index_copy": _index_copy,
-    "index_reduce": _index_reduce,
-    "index_select": _index_select,
+    "index_add": _indexed,
+    "index_copy": _indexed,
+    "index_reduce": _indexed,
+    "index_select": _index_of,
+    "index_fill": _index_of,
     "index_put": _index_put,
-    "index_fill": _index_fill,
-    "cross_entropy": _classes,
-    "nll_loss": _classes,
-    "binary_cross_entropy": _targets,
-    "layer_norm": _norm,
-    "group_norm": _norm,
-    "batch_norm": _norm,
-    "instance_norm": _norm,
     "put": _put,
     "setitem": _setitem,
 }
@@ -290,4 +233,4 @@ def traced_value(arg: Any) -> Any:
     return arg.meta.get("example_value") if isinstance(arg, fx.Node) else arg
 
 
-__all__ = ["refused_write", "traced_value"]
+__all__ = ["is_torchs", "known_sizes", "refused_write", "traced_value"]

@@ -41,7 +41,7 @@ def copy_old_values(
             continue
         if not isinstance(node.meta.get("val"), torch.Tensor) or node.name not in given:
             continue
-        if _is_strided(given[node.name]):
+        if _reads_by_strides(given[node.name]):
             continue
         if node not in copies:
             with forward.graph.inserting_before(output):
@@ -61,10 +61,10 @@ def _source(node: fx.Node) -> fx.Node:
     return node
 
 
-def _is_strided(node: fx.Node) -> bool:
+def _reads_by_strides(node: fx.Node) -> bool:
     """Whether memory is read at places that are given as numbers, which a copy has not."""
     views = [user for user in node.users if is_view(user)]
-    return any(view.target is aten.as_strided.default or _is_strided(view) for view in views)
+    return any(view.target is aten.as_strided.default or _reads_by_strides(view) for view in views)
 
 
 def _lay(node: fx.Node, value: torch.Tensor) -> None:

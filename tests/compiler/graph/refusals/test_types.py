@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 
 import fusec
+from fusec.graph.refusals.operand_types import refuses_operands
+from support.captured import call_of
 
 f16, f32, f64 = torch.float16, torch.float32, torch.float64
 i8, i32, i64, u8 = torch.int8, torch.int32, torch.int64, torch.uint8
@@ -160,6 +162,32 @@ def test_what_eager_takes_is_compiled(name: str) -> None:
     (graph,) = compiled.graphs
     assert not graph.fallback
     assert graph.kernels
+
+
+@pytest.mark.parametrize(
+    ("refused", "converted", "target", "given"),
+    [
+        (True, False, F.layer_norm, (ones(4, 8), (8,), ones(8, dtype=f16))),
+        (False, False, F.layer_norm, (ones(4, 8, dtype=f16), (8,), ones(8))),
+        (False, False, F.group_norm, (ones(4, 8), 2, ones(8), ones(8))),
+        (True, False, F.binary_cross_entropy, (ones(4), ones(4, dtype=f64))),
+        (True, False, F.nll_loss, (ones(4, 3), ones(4, dtype=torch.bool))),
+        (False, False, F.cross_entropy, (ones(4, 3), ones(4, 3))),
+        (True, False, "index_copy_", (ones(4), 0, places(1, dtype=i32), ones(1))),
+        (True, True, "index_add", (ones(4), 0, places(1), ones(1, dtype=f64))),
+        (True, True, F.embedding, (places(1, dtype=u8), ones(4, 3))),
+        (False, False, torch.embedding, (ones(4, 3), places(1))),
+        (True, True, "put_", (ones(4), places(1, dtype=i32), ones(1))),
+        (False, False, "index_fill", (ones(4), 0, places(1), 2.0)),
+    ],
+)
+def test_operands_beside_each_other(
+    refused: bool, converted: bool, target: Any, given: tuple[Any, ...]
+) -> None:
+    """What autocast may convert first is not judged where it may be on."""
+    node = call_of(target, *given)
+    assert refuses_operands(node, converts=False) is refused
+    assert refuses_operands(node, converts=True) is converted
 
 
 def test_under_autocast_types_are_mixed() -> None:

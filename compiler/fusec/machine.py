@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from importlib import metadata
 
 import torch
 
@@ -52,6 +53,8 @@ class GpuFacts:
         l2: Bytes of its second-level cache.
         shared: Bytes of shared memory that a program may have.
         warp: Threads that run in step.
+        warpgroups: Whether groups of warps can have tasks of their own: on an sm_90 that is there,
+            where Triton has the Gluon that our kernels are written in.
     """
 
     name: str = "sm_90"
@@ -59,6 +62,7 @@ class GpuFacts:
     l2: int = 50 << 20
     shared: int = 227 << 10
     warp: int = 32
+    warpgroups: bool = False
 
     @property
     def kept(self) -> int:
@@ -186,7 +190,17 @@ def _gpu_at(index: int) -> GpuFacts:
         int(getattr(found, "L2_cache_size", 0)) or table.l2,
         int(getattr(found, "shared_memory_per_block_optin", 0)) or table.shared,
         int(getattr(found, "warp_size", 0)) or table.warp,
+        name == "sm_90" and _has_gluon(),
     )
+
+
+@functools.cache
+def _has_gluon() -> bool:
+    """Whether Gluon, an experiment of Triton's that changes, is as we write it."""
+    try:
+        return metadata.version("triton").startswith("3.6.")
+    except metadata.PackageNotFoundError:
+        return False
 
 
 @functools.cache

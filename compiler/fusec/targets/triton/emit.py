@@ -13,7 +13,13 @@ from fusec.ir.body import Body, Buffer
 from fusec.ir.index import Expr, lower_bound, upper_bound
 from fusec.ir.node import Reduce, recording
 from fusec.kernel_source import KernelSource, Signature
-from fusec.targets.triton.kernels import attention, attention_gradients, matmul, word_product
+from fusec.targets.triton.kernels import (
+    attention,
+    attention_gradients,
+    attention_warpgroups,
+    matmul,
+    word_product,
+)
 from fusec.targets.triton.kernels import row_and_column as crossed
 from fusec.targets.triton.kernels import split_reductions as split
 from fusec.targets.triton.kernels.pointwise import write_pointwise, write_rows
@@ -28,6 +34,8 @@ from fusec.targets.triton.plan.attention_gradients import (
 from fusec.targets.triton.plan.choice import Choice
 from fusec.targets.triton.plan.choices import choose
 from fusec.targets.triton.plan.choices_matmul import choose_product, match_product
+from fusec.targets.triton.plan.choices_warpgroups import KIND as WARPGROUPS
+from fusec.targets.triton.plan.choices_warpgroups import choose_warpgroups
 from fusec.targets.triton.plan.eviction import for_one_reading
 from fusec.targets.triton.plan.phases import cut_into_phases
 from fusec.targets.triton.plan.tiling import LIMIT, extents, move, without_empty_rows
@@ -115,7 +123,8 @@ def choose_attention(
         return body, choose_gradients(match_gradients(body), buffers, settings)
     grouped = choices_attention.group_heads(body)
     found = choices_attention.match_attention(grouped)
-    return grouped, choices_attention.choose_attention(found, buffers, settings)
+    apart = choose_warpgroups(found, buffers, dict(settings))
+    return grouped, apart or choices_attention.choose_attention(found, buffers, settings)
 
 
 def free_of(
@@ -184,6 +193,8 @@ def _write(file: File) -> None:
     body, kind = file.body, file.choice.kind
     if body.attends and is_gradient(body):
         attention_gradients.write(file, match_gradients(body))
+    elif kind == WARPGROUPS:
+        attention_warpgroups.write(file, choices_attention.match_attention(body))
     elif body.attends:
         attention.write(file, choices_attention.match_attention(body))
     elif body.products:

@@ -28,6 +28,7 @@ _MODULES = {
         "triton.experimental": "gluon",
         "triton.experimental.gluon": "",
         "triton.experimental.gluon.language": "",
+        "triton.experimental.gluon.language.nvidia.hopper": "",
         "math": "",
         "typing": "",
         "__future__": "",

@@ -39,7 +39,7 @@ LOWEST = f"-{FINITE}"
 
 
 @dataclass(frozen=True)
-class _Loop:
+class KeyLoop:
     """One loop over keys: its name in the template, its blocks, what a score becomes."""
 
     name: str
@@ -50,10 +50,10 @@ class _Loop:
 
 def write(file: File, found: Attention) -> None:
     """Write the kernels of attention."""
-    _Writer(file, found).write()
+    AttentionWriter(file, found).write()
 
 
-class _Writer(Tiles):
+class AttentionWriter(Tiles):
     def __init__(self, file: File, found: Attention) -> None:
         super().__init__(file, found.batch, found.head, (found.product,), found.key)
         self.found = found
@@ -144,18 +144,18 @@ class _Writer(Tiles):
         )
         return score
 
-    def loops(self) -> list[_Loop]:
+    def loops(self) -> list[KeyLoop]:
         """Return the loops over keys: over listed blocks, or over all."""
         found = self.found
         masked = modified = self.modified()
         if found.mask is not None:
             masked = ops.where(found.mask, modified, const(-float("inf"), modified.dtype))
         if found.partial is None:
-            return [_Loop("masked", None, masked)]
-        loops = [_Loop("masked", found.partial, masked, "blocks that the mask keeps in part")]
+            return [KeyLoop("masked", None, masked)]
+        loops = [KeyLoop("masked", found.partial, masked, "blocks that the mask keeps in part")]
         if found.full is not None:
             comment = "blocks that the mask keeps whole"
-            loops.insert(0, _Loop("whole", found.full, modified, comment))
+            loops.insert(0, KeyLoop("whole", found.full, modified, comment))
         return loops
 
     def fill(self, kernel: KernelWriter) -> None:
@@ -226,7 +226,7 @@ class _Writer(Tiles):
         assert self.row_term is not None
         return f"tl.sum({before.value(self.row_term).source}, 1) * {self.found.factor!r}"
 
-    def describe(self, kernel: KernelWriter, loop: _Loop, score: str) -> dict[str, object]:
+    def describe(self, kernel: KernelWriter, loop: KeyLoop, score: str) -> dict[str, object]:
         """Return what the template asks of a loop."""
         described: dict[str, object] = {"name": loop.name, "score": score, "count": ""}
         described["comment"] = loop.comment
@@ -316,4 +316,4 @@ class _Writer(Tiles):
         return writer
 
 
-__all__ = ["TEMPLATE_NAMES", "write"]
+__all__ = ["FINITE", "LOWEST", "TEMPLATE_NAMES", "AttentionWriter", "KeyLoop", "write"]

@@ -57,6 +57,19 @@ RESERVED = frozenset(
 }
 
 
+_GLUON = (
+    "from triton.experimental import gluon",
+    "from triton.experimental.gluon import language as tl",
+    "from triton.experimental.gluon.language.nvidia.hopper import (",
+    "    async_copy,",
+    "    fence_async_shared,",
+    "    mbarrier,",
+    "    warpgroup_mma,",
+    "    warpgroup_mma_wait,",
+    ")",
+)
+
+
 @dataclass
 class Function:
     """One ``@triton.jit`` function of the file, and how ``launch`` starts it.
@@ -69,6 +82,8 @@ class Function:
         constants: Likewise for compile-time constants.
         warps: Those of a program, as a host expression.
         pipelined: Whether the compiler is to load ``NUM_STAGES`` steps of all loops ahead.
+        gluon: Whether it is written in Gluon, in which layouts and waits are the text's own.
+        started: Whether ``launch`` starts it; others are called by what it starts.
     """
 
     name: str
@@ -78,7 +93,8 @@ class Function:
     constants: list[tuple[str, str]]
     warps: str = WARPS
     pipelined: bool = False
-
+    gluon: bool = False
+    started: bool = True
 
 @dataclass
 class File:
@@ -203,7 +219,9 @@ def assemble(file: File, label: str, summary: str) -> Writer:
     if any("torch." in line for line in file.setup):
         out.line("import torch")
     out.line("import triton")
-    out.line("import triton.language as tl")
+    gluon = any(f.gluon for f in file.functions)
+    for line in _GLUON if gluon else ("import triton.language as tl",):
+        out.line(line)
     descriptors = any("TensorDescriptor(" in line for line in file.setup)
     kernels = "\n".join(f.writer.text for f in file.functions)
     helpers = file.needs.texts(kernels)
@@ -218,11 +236,11 @@ def assemble(file: File, label: str, summary: str) -> Writer:
     for text in helpers:
         out.line()
         out.line()
-        out.block(text)
+        out.block(text.replace("@triton.jit", "@gluon.jit") if gluon else text)
     for function in file.functions:
         out.line()
         out.line()
-        out.line("@triton.jit")
+        out.line("@gluon.jit" if function.gluon else "@triton.jit")
         parameters = [p for p, _ in function.parameters]
         parameters += [f"{c}: tl.constexpr" for c, _ in function.constants]
         write_call(out, f"def {function.name}(", parameters, "):")
@@ -250,7 +268,7 @@ def write_launch(out: Writer, file: File) -> None:
         out.line(f"wide = {longest} >= {limit}")
     for line in file.setup:
         out.line(line)
-    for function in file.functions:
+    for function in (f for f in file.functions if f.started):
         values = [value for _, value in function.parameters]
         values += [f"{name}={value}" for name, value in function.constants]
         if any(k.name == WARPS for k in file.choice.knobs):

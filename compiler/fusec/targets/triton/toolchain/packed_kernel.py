@@ -21,6 +21,7 @@ from fusec.target_api.base import PackedKernel
 from fusec.targets.triton.toolchain import pool as triton_pool
 from fusec.targets.triton.toolchain.interpret import compiling
 from fusec.targets.triton.toolchain.load import load
+from fusec.targets.triton.toolchain.sources import is_gluon
 
 _log = logging.getLogger(__name__)
 _ALIGNED = ["tt.divisibility", 16]
@@ -86,11 +87,13 @@ def packed_source(original: Any, count: int) -> Any | None:
 
     Returns:
         An ``ASTSource``; None if a program of the original asks where it is in more than one
-        direction, or takes pointers that are not aligned to 16 bytes.
+        direction, takes pointers that are not aligned to 16 bytes, or is written in Gluon.
     """
     from triton.compiler import ASTSource
 
     function = original.fn
+    if is_gluon(function):
+        return None
     names = list(function.arg_names)
     kinds = [str(original.signature[name]) for name in names]
     constants = {names[place[0]]: value for place, value in original.constants.items()}

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from fusec.errors import FusecError
 from fusec.kernel_source import Signature
 from fusec.targets.triton.toolchain.load import lines_of, load
+from fusec.targets.triton.toolchain.sources import source_class
 
 SAMPLE_SIZE = 1000  # what a symbolic size is while compiling for a GPU that is not there
 
@@ -141,7 +142,6 @@ def gpu_target(gpu: str) -> Any:
 
 def source_of(start: RecordedStart) -> tuple[Any, dict[str, Any]]:
     """Return Triton's source object for a kernel start, and the compile options."""
-    from triton.compiler import ASTSource
     from triton.runtime.jit import mangle_type
 
     function = start.function
@@ -161,7 +161,7 @@ def source_of(start: RecordedStart) -> tuple[Any, dict[str, Any]]:
             types_of[parameter.name] = mangle_type(value)
             if hasattr(value, "data_ptr"):  # torch aligns its own allocations
                 attributes[(place,)] = [["tt.divisibility", 16]]
-    source = ASTSource(fn=function, signature=types_of, constexprs=constants, attrs=attributes)
+    source = source_class(function)(fn=function, signature=types_of, constexprs=constants, attrs=attributes)
     return source, options
 
 

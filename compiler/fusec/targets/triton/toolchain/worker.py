@@ -45,7 +45,8 @@ def compile_starts(request: dict[str, Any]) -> None:
     import triton
     from triton import knobs
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+
+    from fusec.targets.triton.toolchain.sources import source_class
 
     if request["cache"]:
         knobs.cache.dir = request["cache"]
@@ -53,8 +54,9 @@ def compile_starts(request: dict[str, Any]) -> None:
     for name, (path, function) in request.get("needs", {}).items():
         module.__dict__[name] = _load(path).__dict__[function]
     for start in request["starts"]:
-        source = ASTSource(
-            fn=module.__dict__[start["function"]],
+        function = module.__dict__[start["function"]]
+        source = source_class(function)(
+            fn=function,
             signature=start["signature"],
             constexprs={(place,): value for place, value in start["constants"]},
             attrs={(place,): attributes for place, attributes in start["attributes"]},

@@ -1,0 +1,174 @@
+"""On a GPU: flex_attention whose warps have tasks of their own, against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import fusec
+from fusec.machine import this_machine
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+]
+HEADS, SHARED = 4, 2
+MASKS: dict[str, Callable[..., Any]] = {
+    "causal": lambda b, h, q, k: q >= k,
+    "window": lambda b, h, q, k: (q >= k) & (q - k <= 70),
+    "prefix": lambda b, h, q, k: (k < 200) | (q >= k),
+    "later": lambda b, h, q, k: q >= k + 140,
+    "nothing": lambda b, h, q, k: q < 0,
+}
+
+
+def _documents(length: int) -> Callable[..., Any]:
+    numbers = (torch.arange(length, device="cuda") // 150).to(torch.int32)
+    return lambda b, h, q, k: (numbers[q] == numbers[k]) & (q >= k)
+
+
+def _score(name: str) -> Callable[..., Any] | None:
+    slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625], device="cuda")
+    return {
+        "alibi": lambda score, b, h, q, k: score + slopes[h] * (k - q),
+        "soft cap": lambda score, b, h, q, k: 20 * torch.tanh(score / 20),
+        "large": lambda score, b, h, q, k: torch.where(k < 5, score, score - 1e31),
+    }.get(name)
+
+
+def _function(name: str, length: int) -> Callable[..., Any]:
+    mask = _documents(length) if name == "document" else MASKS.get(name)
+    if name == "soft cap":
+        mask = MASKS["causal"]
+    blocks = None
+    if mask is not None:
+        blocks = create_block_mask(mask, 2, HEADS, length, length, device="cuda")
+    score = _score(name)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        return flex_attention(
+            q, k, v, score_mod=score, block_mask=blocks, enable_gqa=True, return_lse=True
+        )
+
+    return attend
+
+
+def _tensors(length: int, depth: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    shapes = [(2, HEADS, length, depth), *[(2, SHARED, length, depth)] * 2]
+    return tuple(torch.randn(*shape, device="cuda", dtype=dtype) for shape in shapes)
+
+
+def _is_right(own: Any, function: Callable[..., Any], given: tuple[torch.Tensor, ...]) -> None:
+    exact, eager = function(*(t.double() for t in given)), function(*given)
+    for mine, wanted, usual in zip(own, exact, eager, strict=True):
+        finite = wanted.isfinite()
+        assert torch.equal(mine.double()[~finite], wanted[~finite])
+        error = (mine.double() - wanted)[finite].abs().max() if finite.any() else 0.0
+        allowed = (usual.double() - wanted)[finite].abs().max() if finite.any() else 0.0
+        assert error <= 2 * allowed + 1e-3
+
+
+@pytest.fixture(autouse=True)
+def _afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    monkeypatch.setenv("FUSEC_STRICT", "1")
+    torch.zeros(1, device="cuda")
+    if not this_machine().gpu.warpgroups:
+        pytest.skip("no sm_90 with the Gluon that is written")
+
+
+def _kernel(compiled: Any) -> Any:
+    (graph,) = compiled.graphs
+    (kernel,) = (k for k in graph.kernels if "tl.warp_specialize(" in k.source)
+    return graph, kernel
+
+
+@pytest.mark.parametrize("depth", [64, 128])
+@pytest.mark.parametrize(
+    "name", ["none", "alibi", "soft cap", "large", "document", *MASKS], ids=str
+)
+def test_masks_and_scores(name: str, depth: int) -> None:
+    dtype = torch.bfloat16 if depth == 128 else torch.float16
+    function, given = _function(name, 512), _tensors(512, depth, dtype)
+    compiled = fusec.compile(function, tuned=False)
+    for _ in range(3):
+        _is_right(compiled(*given), function, given)
+        given = _tensors(512, depth, dtype)
+    _kernel(compiled)
+
+
+def test_rows_that_begin_anywhere() -> None:
+    function = _function("causal", 256)
+    compiled = fusec.compile(function, tuned=False)
+    for offset in (0, 1, 8, 3):
+        given = tuple(
+            torch.empty(t.numel() + offset, device="cuda", dtype=t.dtype)[offset:]
+            .view(t.shape)
+            .copy_(t)
+            for t in _tensors(256, 128, torch.bfloat16)
+        )
+        _is_right(compiled(*given), function, given)
+
+
+def test_heads_between_the_rows() -> None:
+    function = _function("window", 384)
+    compiled = fusec.compile(function, tuned=False)
+    given = tuple(
+        t.transpose(1, 2).contiguous().transpose(1, 2) for t in _tensors(384, 64, torch.float16)
+    )
+    _is_right(compiled(*given), function, given)
+    _kernel(compiled)
+
+
+def test_lengths_that_have_a_rest_are_triton() -> None:
+    function, given = _function("causal", 300), _tensors(300, 64, torch.float16)
+    compiled = fusec.compile(function, tuned=False)
+    _is_right(compiled(*given), function, given)
+    assert all("warp_specialize" not in k.source for k in compiled.graphs[0].kernels)
+
+
+def test_gradients() -> None:
+    function = _function("causal", 256)
+    given = tuple(t.requires_grad_() for t in _tensors(256, 64, torch.bfloat16))
+    found = torch.autograd.grad(fusec.compile(function, tuned=False)(*given)[0].sum(), given)
+    exact = tuple(t.detach().double().requires_grad_() for t in given)
+    wanted = torch.autograd.grad(function(*exact)[0].sum(), exact)
+    eager = torch.autograd.grad(function(*given)[0].sum(), given)
+    for mine, right, usual in zip(found, wanted, eager, strict=True):
+        error = (mine.double() - right).abs().max()
+        assert error <= 2 * (usual.double() - right).abs().max() + 1e-3
+
+
+def test_values_that_are_not_finite() -> None:
+    function, given = _function("causal", 256), _tensors(256, 64, torch.bfloat16)
+    given[0][0, 0, 3, 5] = float("nan")
+    given[2][1, 1, 200, 7] = float("inf")
+    out = fusec.compile(function, tuned=False)(*given)[0]
+    eager = function(*given)[0]
+    assert torch.equal(out.isnan(), eager.isnan())
+    torch.testing.assert_close(out, eager, atol=2e-2, rtol=2e-2, equal_nan=True)
+
+
+def test_edits_are_checked_and_tuned() -> None:
+    function, given = _function("soft cap", 1024), _tensors(1024, 128, torch.bfloat16)
+    compiled = fusec.compile(function, tuned=False, keep_inputs=True)
+    compiled(*given)
+    graph, kernel = _kernel(compiled)
+    assert graph.check(kernel, kernel.source + "\n# the same\n").ok
+    wrong = kernel.source.replace("* 20.0", "* 20.5")
+    assert wrong != kernel.source
+    verdict = graph.check(kernel, wrong)
+    assert not verdict.ok
+    assert "differs from eager" in verdict.reason
+    broken = graph.check(kernel, kernel.source.replace("tl.exp2(most", "tl.exq2(most", 1))
+    assert not broken.ok
+    assert broken.line == next(
+        n for n, line in enumerate(kernel.source.splitlines(), 1) if "tl.exp2(most" in line
+    )
+    run = graph.tune(kernel, budget=6.0, progress=None, stop=None)
+    assert sum(trial.timing is not None for trial in run.trials) > 1
+    _is_right(compiled(*given), function, given)

@@ -23,8 +23,8 @@ from fusec.targets.triton.text.writer import Writer
 
 _ASSIGNED = re.compile(r"(\w+) = ")
 _TILES = ("queries", "keys", "values")
-_BARRIERS = ("queries_there", "keys_there", "keys_free", "values_there", "values_free")
-_CONSTANTS = ("BLOCK_N", "NUM_STAGES", "ALIGNED")
+_BARRIERS = ("queries_there", "queries_free", "keys_there", "keys_free", "values_there", "values_free")
+_CONSTANTS = ("BLOCK_M", "BLOCK_N", "GROUP_H", "NUM_STAGES", "ALIGNED")
 
 
 def write(file: File, found: Attention) -> None:
@@ -43,6 +43,8 @@ class _Writer(AttentionWriter):
             "n": outer.index(found.sizes[1]),
             "pairs": outer.index(found.pairs),
             "places": self.places(outer),
+            "total": f"{outer.index(found.sizes[0])} // BLOCK_M"
+            + (f" * {outer.index(found.pairs)}" if found.pairs != 1 else ""),
             "depth": size_of(found.depth).constant,
             "row": self.row_name,
             "half": triton_type(found.values.dtype),
@@ -79,12 +81,17 @@ class _Writer(AttentionWriter):
         known = [m[1] for line in pieces["before"].lines if (m := _ASSIGNED.match(line.text))]
         # each function is written once it is known what those take that it calls
         self.add("copy", f"{file.name}_copy", pieces, ["tile", "place", "ALIGNED"])
-        given = [*place, "first", "whole", "steps"]
+        self.add("announce", f"{file.name}_announce", pieces, ["barrier"])
+        self.context["tile"] = ", ".join([*place, "first", "whole", "steps"])
+        tile = self.add(
+            "tile", f"{file.name}_tile", pieces, ["number", "BLOCK_M", "BLOCK_N", "GROUP_H"]
+        )
+        self.context["tile_call"] = f"{file.name}_tile({', '.join(tile)})"
         load = self.add(
             "load",
             f"{file.name}_load",
             pieces,
-            [*given, *_TILES, *_BARRIERS, *_CONSTANTS],
+            [*_TILES, *_BARRIERS, *_CONSTANTS],
         )
         weigh = self.add(
             "weigh",
@@ -111,7 +118,7 @@ class _Writer(AttentionWriter):
             "attend",
             f"{file.name}_attend",
             pieces,
-            ["half", *given, *_TILES, *_BARRIERS, "BLOCK_N", "NUM_STAGES"],
+            ["half", *_TILES, *_BARRIERS, *_CONSTANTS],
         )
         self.context |= {
             "first_half": ", ".join("0" if name == "half" else name for name in attend),
@@ -120,7 +127,7 @@ class _Writer(AttentionWriter):
         }
         self.fill_part(kernel, "kernel", pieces)
         m, pairs = file.host(found.sizes[0]), file.host(found.pairs)
-        grid = f"triton.cdiv({m}, BLOCK_M)" + ("" if pairs == "1" else f" * {pairs}")
+        grid = f"{m} // BLOCK_M" + ("" if pairs == "1" else f" * {pairs}")
         aligned = " and ".join(
             f"{name}.data_ptr() % 16 == 0"
             for name in dict.fromkeys(
@@ -128,8 +135,8 @@ class _Writer(AttentionWriter):
             )
         )
         file.setup.append(f"aligned = {aligned}")
-        constants = [(knob.name, knob.name) for knob in file.knobs] + [("ALIGNED", "aligned")]
-        add_function(file, kernel, file.name, [grid], constants)
+        constants = [(knob.name, knob.name) for knob in file.knobs if knob.name != "PROGRAMS"] + [("ALIGNED", "aligned")]
+        add_function(file, kernel, file.name, [f"min({grid}, PROGRAMS)"], constants)
         file.functions[-1].gluon = True
 
     def tile_of(self, kernel: KernelWriter, load: Load, name: str, *dims: Dim) -> Writer:
@@ -179,6 +186,8 @@ class _Writer(AttentionWriter):
             "loops": [],
             "lists": [],
             "row_term": "",
+            "tile": "",
+            "tile_call": "",
             "start_zero": "",
             "start_step": "",
             "start_next": "",

@@ -13,13 +13,13 @@ from fusec.ir.index import Expr
 from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce
 from fusec.ir.walk import free_axes, walk
 from fusec.machine import current_machine
-from fusec.targets.triton.plan.choice import Choice, Knob
+from fusec.targets.triton.plan.choice import Choice, Knob, sms
 from fusec.targets.triton.plan.choices_attention import Attention, size_of
 from fusec.targets.triton.rewrite.score_patterns import TANH, quicken
 
 KIND = "warpgroups"
 ROWS = 128  # queries of a program: 64, those of one instruction, for each group
-DEPTHS = (64, 128)  # others need other shapes of instructions, or more registers than there are
+DEPTH = 128  # of 64, Triton's own schedule is as fast; of more, results need too many registers
 STEP = (64, 128)
 # Elements that are copied at once: 16 bytes.
 _TOGETHER = 8
@@ -42,11 +42,11 @@ def choose_warpgroups(
     """
     if not current_machine().gpu.warpgroups or not _fits(found, buffers):
         return None
-    depth = size_of(found.depth).constant or 0
     values = {
         "BLOCK_N": (128, STEP, "keys of a step"),
         "GROUP_H": (8, (1, 2, 4, 8, 16, 32), "heads whose rows come together"),
-        "NUM_STAGES": (2, (2,) if depth == 128 else (2, 3, 4), "steps that are loaded ahead"),
+        "PROGRAMS": (sms(), (sms(), 1 << 20), "programs that share the tiles"),
+        "NUM_STAGES": (2, (2, 3), "steps that are loaded ahead"),
     }
     if not set(settings) <= set(values):
         return None  # measured for the other kernel
@@ -62,7 +62,7 @@ def _fits(found: Attention, buffers: Mapping[str, Buffer]) -> bool:
     depth, width = size_of(found.depth), size_of(found.width)
     if rows is None or keys is None or rows % ROWS or keys % max(STEP):
         return False
-    if depth.constant not in DEPTHS or depth != width:
+    if depth != DEPTH or depth != width:
         return False
     if any(load.dtype.itemsize != 2 or load.dtype != found.query.dtype for load in _tiles(found)):
         return False

@@ -24,7 +24,7 @@ from fusec.targets.triton.text.writer import Writer
 _ASSIGNED = re.compile(r"(\w+) = ")
 _TILES = ("queries", "keys", "values")
 _BARRIERS = ("queries_there", "queries_free", "keys_there", "keys_free", "values_there", "values_free")
-_CONSTANTS = ("BLOCK_M", "BLOCK_N", "GROUP_H", "NUM_STAGES", "ALIGNED")
+_CONSTANTS = ("BLOCK_M", "BLOCK_N", "GROUP_H", "TURNS", "NUM_STAGES", "ALIGNED")
 
 
 def write(file: File, found: Attention) -> None:
@@ -43,8 +43,6 @@ class _Writer(AttentionWriter):
             "n": outer.index(found.sizes[1]),
             "pairs": outer.index(found.pairs),
             "places": self.places(outer),
-            "total": f"{outer.index(found.sizes[0])} // BLOCK_M"
-            + (f" * {outer.index(found.pairs)}" if found.pairs != 1 else ""),
             "depth": size_of(found.depth).constant,
             "row": self.row_name,
             "half": triton_type(found.values.dtype),
@@ -84,7 +82,7 @@ class _Writer(AttentionWriter):
         self.add("announce", f"{file.name}_announce", pieces, ["barrier"])
         self.context["tile"] = ", ".join([*place, "first", "whole", "steps"])
         tile = self.add(
-            "tile", f"{file.name}_tile", pieces, ["number", "BLOCK_M", "BLOCK_N", "GROUP_H"]
+            "tile", f"{file.name}_tile", pieces, ["turn", "BLOCK_M", "BLOCK_N", "GROUP_H", "TURNS"]
         )
         self.context["tile_call"] = f"{file.name}_tile({', '.join(tile)})"
         load = self.add(
@@ -127,7 +125,7 @@ class _Writer(AttentionWriter):
         }
         self.fill_part(kernel, "kernel", pieces)
         m, pairs = file.host(found.sizes[0]), file.host(found.pairs)
-        grid = f"{m} // BLOCK_M" + ("" if pairs == "1" else f" * {pairs}")
+        grid = f"{m} // BLOCK_M // TURNS" + ("" if pairs == "1" else f" * {pairs}")
         aligned = " and ".join(
             f"{name}.data_ptr() % 16 == 0"
             for name in dict.fromkeys(
@@ -135,8 +133,8 @@ class _Writer(AttentionWriter):
             )
         )
         file.setup.append(f"aligned = {aligned}")
-        constants = [(knob.name, knob.name) for knob in file.knobs if knob.name != "PROGRAMS"] + [("ALIGNED", "aligned")]
-        add_function(file, kernel, file.name, [f"min({grid}, PROGRAMS)"], constants)
+        constants = [(knob.name, knob.name) for knob in file.knobs] + [("ALIGNED", "aligned")]
+        add_function(file, kernel, file.name, [grid], constants)
         file.functions[-1].gluon = True
 
     def tile_of(self, kernel: KernelWriter, load: Load, name: str, *dims: Dim) -> Writer:

@@ -13,7 +13,7 @@ from fusec.ir.index import Expr
 from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce
 from fusec.ir.walk import free_axes, walk
 from fusec.machine import current_machine
-from fusec.targets.triton.plan.choice import Choice, Knob, sms
+from fusec.targets.triton.plan.choice import Choice, Knob, known, sms
 from fusec.targets.triton.plan.choices_attention import Attention, size_of
 from fusec.targets.triton.rewrite.score_patterns import TANH, quicken
 
@@ -45,7 +45,7 @@ def choose_warpgroups(
     values = {
         "BLOCK_N": (128, STEP, "keys of a step"),
         "GROUP_H": (8, (1, 2, 4, 8, 16, 32), "heads whose rows come together"),
-        "PROGRAMS": (sms(), (sms(), 1 << 20), "programs that share the tiles"),
+        "TURNS": (_turns(found), _possible_turns(found), "tiles that a program has in turn"),
         "NUM_STAGES": (2, (2, 3), "steps that are loaded ahead"),
     }
     if not set(settings) <= set(values):
@@ -54,6 +54,25 @@ def choose_warpgroups(
     for name, (value, choices, meaning) in values.items():
         knobs.append(Knob(name, settings.get(name, value), choices, meaning))
     return Choice(KIND, (), knobs=tuple(knobs))
+
+
+def _possible_turns(found: Attention) -> tuple[int, ...]:
+    """Return in how many parts of one length each the queries of a head can be taken."""
+    tiles = (found.sizes[0].constant or 0) // ROWS
+    return tuple(turns for turns in (1, 2, 4) if tiles % turns == 0)
+
+
+def _turns(found: Attention) -> int:
+    """Return how many tiles a program has: the more, the more of its loads run during others' work.
+
+    Not so many that a multiprocessor more would have nothing to do at the end.
+    """
+    total = (found.sizes[0].constant or 0) // ROWS * known(found.pairs)
+
+    def longest(turns: int) -> int:
+        return -(-total // turns // sms()) * turns
+
+    return min(_possible_turns(found), key=lambda turns: (longest(turns), -turns))
 
 
 def _fits(found: Attention, buffers: Mapping[str, Buffer]) -> bool:

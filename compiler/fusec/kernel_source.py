@@ -31,6 +31,8 @@ class Argument:
         strides: Strides in elements, likewise.
         role: Whether the kernel reads it, writes all of it, or updates it in place.
         device: Where it lives, ``cpu`` or ``cuda``.
+        listed: Whether it holds lists without repetition that go with those of other arguments,
+            such as the blocks that attention keeps: no other values would do.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Argument:
     strides: tuple[Expr, ...]
     role: Role
     device: str = "cpu"
+    listed: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from fusec.call.runnable import build_runnable
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.compiled.calls import GraphCalls
 from fusec.compiled.part import CompiledPart
+from fusec.graph.simplify.attention_blocks import listed_inputs
 from fusec.ir.interpret import run_body
 from fusec.kernel import Kernel
 from fusec.kernel_source import Runnable, simulation
@@ -41,7 +42,14 @@ def verify(graph: GraphCalls, *, timed: bool) -> Verdict:
         verdict = _check_on(graph, real, timed)
         if not verdict.ok:
             return verdict
-        fresh = _with_tensors(real, fresh_inputs(_tensors(real)))
+        # Lists of blocks go with each other: no other values would do.
+        listed = listed_inputs(graph.eager.graph)
+        drawn = [v if place not in listed else None for place, v in enumerate(real)]
+        given = _with_tensors(drawn, fresh_inputs(_tensors(drawn)))
+        fresh = [
+            v if place in listed else new
+            for place, (v, new) in enumerate(zip(real, given, strict=True))
+        ]
         second = _check_on(graph, fresh, False)
         if not second.ok:
             return replace(second, reason=f"on fresh random inputs: {second.reason}")

@@ -107,13 +107,12 @@ def _generated_takes(candidate: Candidate, trial: ReferencedCase) -> bool:
 
 
 def _fresh(candidate: Candidate, like: Case, kind: Kind, label: str) -> Case:
-    """Return a case with other values; what is only written stays as it is."""
-    roles = [a.role for a in candidate.kernel.signature.arguments]
-    read = [t for role, t in zip(roles, like.tensors, strict=True) if role != "out"]
+    """Return a case with other values; what is only written, or lists blocks, stays as it is."""
+    arguments = candidate.kernel.signature.arguments
+    drawn = [a.role != "out" and not a.listed for a in arguments]
+    read = [t for wanted, t in zip(drawn, like.tensors, strict=True) if wanted]
     made = iter(fresh_inputs(read, kind=kind))
-    tensors = [
-        t if role == "out" else next(made) for role, t in zip(roles, like.tensors, strict=True)
-    ]
+    tensors = [next(made) if wanted else t for wanted, t in zip(drawn, like.tensors, strict=True)]
     return Case(tuple(tensors), like.sizes, label)
 
 

@@ -68,7 +68,7 @@ def with_sizes(case: Case, signature: Signature, others: Sequence[int]) -> Case 
     """
     sizes = tuple(others)
     named = dict(zip(signature.sizes, sizes, strict=True))
-    if sizes == case.sizes:
+    if sizes == case.sizes or any(argument.listed for argument in signature.arguments):
         return None
     made = []
     for argument, tensor in zip(signature.arguments, case.tensors, strict=True):

@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping
 from fusec.ir.body import Body, Buffer
 from fusec.ir.checks import CheckKind, check_parts, is_check
 from fusec.ir.index import Symbol
+from fusec.ir.node import Load, Reduce
+from fusec.ir.walk import walk
 from fusec.kernel_source import Argument, Role, Signature
 
 _RESERVED = frozenset(keyword.kwlist) | frozenset(
@@ -60,6 +62,15 @@ def argument_buffers(body: Body) -> tuple[str, ...]:
     return tuple(name for name in body.reads() if name not in writes) + writes
 
 
+def block_lists(body: Body) -> frozenset[str]:
+    """Return the buffers that say which blocks attention keeps."""
+    if not body.attends:
+        return frozenset()
+    searches = (n for n in body.nodes() if isinstance(n, Reduce) and n.kind == "any")
+    below = (node for search in searches for node in walk(search.args))
+    return frozenset(n.buffer for n in below if isinstance(n, Load))
+
+
 def make_signature(
     body: Body, buffers: Mapping[str, Buffer], reserved: Collection[str] = ()
 ) -> tuple[Signature, dict[str, str]]:
@@ -75,6 +86,7 @@ def make_signature(
     reads, taken = set(body.reads()), set(reserved)
     names: dict[str, str] = {}
     arguments = []
+    lists = block_lists(body)
     for name in argument_buffers(body):
         buffer = buffers[name]
         names[name] = identifier(buffer.hint or buffer.name, taken, "x")
@@ -83,7 +95,13 @@ def make_signature(
             role = "inout" if name in reads else "out"
         arguments.append(
             Argument(
-                names[name], buffer.dtype, buffer.shape, buffer.strides, role, buffer.device.type
+                names[name],
+                buffer.dtype,
+                buffer.shape,
+                buffer.strides,
+                role,
+                buffer.device.type,
+                name in lists,
             )
         )
     sizes = tuple(symbol.name for symbol in body_sizes(body, buffers))

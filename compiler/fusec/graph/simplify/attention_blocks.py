@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 _HIGHER = torch.ops.higher_order
 # Where the two operators have the mask's tuple.
@@ -38,4 +39,12 @@ def drop_block_lists(module: fx.GraphModule) -> int:
     return changed
 
 
-__all__ = ["UNBLOCKED", "drop_block_lists"]
+def listed_inputs(graph: fx.Graph) -> frozenset[int]:
+    """Return which of a graph's inputs, counted from 0, are in the block masks that it is given."""
+    masks = [node.args[_MASK[node.target]] for node in graph.nodes if node.target in _MASK]
+    listed = set(pytree.tree_leaves(masks))
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    return frozenset(place for place, node in enumerate(inputs) if node in listed)
+
+
+__all__ = ["UNBLOCKED", "drop_block_lists", "listed_inputs"]

@@ -23,7 +23,14 @@ from fusec.targets.triton.text.writer import Writer
 
 _ASSIGNED = re.compile(r"(\w+) = ")
 _TILES = ("queries", "keys", "values")
-_BARRIERS = ("queries_there", "queries_free", "keys_there", "keys_free", "values_there", "values_free")
+_BARRIERS = (
+    "queries_there",
+    "queries_free",
+    "keys_there",
+    "keys_free",
+    "values_there",
+    "values_free",
+)
 _CONSTANTS = ("BLOCK_M", "BLOCK_N", "GROUP_H", "TURNS", "NUM_STAGES", "ALIGNED")
 
 
@@ -60,7 +67,9 @@ class _Writer(AttentionWriter):
         pieces = {
             "query": self.tile_of(kernel, found.query, "query", self.row_dim(), self.depth_dim()),
             "key": self.tile_of(kernel, found.keys, "key", self.key_dim(True), self.depth_dim()),
-            "value": self.tile_of(kernel, found.values, "value", self.key_dim(True), self.width_dim()),
+            "value": self.tile_of(
+                kernel, found.values, "value", self.key_dim(True), self.width_dim()
+            ),
         }
         pieces["before"], before = self.before(kernel, roots, {})
         for loop in loops:
@@ -72,7 +81,9 @@ class _Writer(AttentionWriter):
             "lists": [each for each in described if each["count"]],
             "row_term": self.row_text(before),
         }
-        start = self.add("start", f"{file.name}_start", pieces, ["step", "first", *place, "whole", "BLOCK_N"])
+        start = self.add(
+            "start", f"{file.name}_start", pieces, ["step", "first", *place, "whole", "BLOCK_N"]
+        )
         for which, step in (("zero", "0"), ("step", "step"), ("next", "step + 1")):
             arguments = ", ".join(step if name == "step" else name for name in start)
             self.context[f"start_{which}"] = f"{file.name}_start({arguments})"
@@ -145,9 +156,7 @@ class _Writer(AttentionWriter):
             found.line(re.sub(r"tl\.load\((.*)\)$", r"\1", line.text), line.sources)
         return found
 
-    def add(
-        self, part: str, name: str, pieces: dict[str, Writer], wanted: list[str]
-    ) -> list[str]:
+    def add(self, part: str, name: str, pieces: dict[str, Writer], wanted: list[str]) -> list[str]:
         """Write a function that others call; return what it takes, in order.
 
         Args:

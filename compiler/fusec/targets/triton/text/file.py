@@ -96,6 +96,7 @@ class Function:
     gluon: bool = False
     started: bool = True
 
+
 @dataclass
 class File:
     """A file being put together.

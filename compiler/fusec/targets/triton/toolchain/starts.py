@@ -161,7 +161,9 @@ def source_of(start: RecordedStart) -> tuple[Any, dict[str, Any]]:
             types_of[parameter.name] = mangle_type(value)
             if hasattr(value, "data_ptr"):  # torch aligns its own allocations
                 attributes[(place,)] = [["tt.divisibility", 16]]
-    source = source_class(function)(fn=function, signature=types_of, constexprs=constants, attrs=attributes)
+    source = source_class(function)(
+        fn=function, signature=types_of, constexprs=constants, attrs=attributes
+    )
     return source, options
 
 

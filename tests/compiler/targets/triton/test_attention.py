@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, fle
 
 import fusec
 from fusec.kernel_source import KernelSource
-from fusec.machine import this_machine, using
+from fusec.machine import MachineFacts, this_machine, using
 from fusec.targets.triton.toolchain.cross_compile import artifacts, compile_start
 from fusec.targets.triton.toolchain.load import load
 from fusec.targets.triton.toolchain.starts import gpu_target, launched
@@ -46,7 +47,19 @@ def close(own: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
 # -- the text -----------------------------------------------------------------------------
 
 
+def with_warpgroups() -> MachineFacts:
+    """Return this machine with an H100."""
+    machine = this_machine("sm_90")
+    return replace(machine, gpu=replace(machine.gpu, warpgroups=True))
+
+
 def texts(name: str) -> KernelSource:
+    if name.startswith("attention_warpgroups"):
+        sizes = Sizes(2, 4, 2, 512, 512, 128)
+        mod = "soft cap" if name.endswith("blocks") else "alibi"
+        with using(with_warpgroups()):
+            (source,) = sources(attention(mod, sizes, block=128), sizes.tensors(BF16))
+        return source
     sizes = Sizes(2, 4, 2, 256, 256, 64)
     if name == "attention_few_queries":
         sizes = Sizes(2, 4, 2, 1, 1000, 64)
@@ -60,10 +73,11 @@ def texts(name: str) -> KernelSource:
     return queries if name == "attention_of_queries" else keys
 
 
+WARPGROUPS = ["attention_warpgroups", "attention_warpgroups_blocks"]
 NAMES = ["attention", "attention_few_queries", "attention_of_queries", "attention_of_keys"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + WARPGROUPS)
 def test_golden_text(name: str) -> None:
     text = texts(name).text
     path = GOLDEN / "triton" / f"{name}.py"
@@ -92,6 +106,34 @@ def test_compiles_for_gpus(name: str, gpu: str) -> None:
     if name == "attention_few_queries":
         words["sm_90"] = "mma.sync"  # 16 rows
     assert words[gpu] in code, "tensor cores"
+
+
+@pytest.mark.parametrize("name", WARPGROUPS)
+def test_warpgroups_multiply_while_others_load(name: str) -> None:
+    source = texts(name)
+    code = artifacts(source.text, source.signature, gpu="sm_90", kinds=("ptx",))["ptx"]
+    words = "wgmma.mma_async", "setmaxnreg", "cp.async.cg.shared.global", "mbarrier.try_wait"
+    assert all(word in code for word in words)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype"),
+    [
+        (Sizes(2, 4, 2, 512, 512, 64), BF16),  # as fast as it is
+        (Sizes(2, 4, 2, 512, 500, 128), BF16),
+        (Sizes(2, 4, 2, 500, 512, 128), BF16),
+        (Sizes(2, 4, 2, 512, 512, 128), F32),
+        (Sizes(2, 4, 2, 1, 512, 128), BF16),
+    ],
+)
+def test_what_does_not_fit_warpgroups_is_triton(sizes: Sizes, dtype: torch.dtype) -> None:
+    with using(with_warpgroups()):
+        (source,) = sources(attention("none", sizes), sizes.tensors(dtype))
+    assert "import triton.language as tl" in source.text
+    with using(this_machine("sm_90")):
+        fits = Sizes(2, 4, 2, 512, 512, 128)
+        (source,) = sources(attention("none", fits), fits.tensors(BF16))
+    assert "gluon" not in source.text, "nobody can run it where there is no such GPU"
 
 
 # -- numerics -----------------------------------------------------------------------------
@@ -269,6 +311,18 @@ def test_an_edit_is_judged() -> None:
     wrong = wrong.replace("SLOPES * ", "2.0 * SLOPES * ")
     assert wrong != kernel.source
     assert not kernel.check(wrong, timed=False).ok
+
+
+def test_lists_of_blocks_are_left_in_checks() -> None:
+    sizes = Sizes(1, 1, 1, 160, 160, 16)
+    function = attention("causal", sizes)
+    compiled = fusec.compile(function, target="triton", keep_inputs=True)
+    compiled(*sizes.tensors(F32))
+    (graph,) = compiled.graphs
+    (kernel,) = graph.kernels
+    assert sum(argument.listed for argument in kernel.signature.arguments) == 4
+    assert kernel.check(kernel.source + "# the same\n", timed=False).ok
+    assert graph.verify(timed=False).ok
 
 
 def test_what_stays_torchs_own_says_why() -> None:

@@ -54,6 +54,8 @@ def write(file: File, found: Attention) -> None:
 
 
 class AttentionWriter(Tiles):
+    """Writes attention's kernels: what others of its kind share, too."""
+
     def __init__(self, file: File, found: Attention) -> None:
         super().__init__(file, found.batch, found.head, (found.product,), found.key)
         self.found = found
@@ -73,6 +75,7 @@ class AttentionWriter(Tiles):
         self.width_mask = "width_inside" if self.width != width else ""
 
     def write(self) -> None:
+        """Write all of them."""
         file, found = self.file, self.found
         m, pairs = file.host(found.sizes[0]), file.host(found.pairs)
         tiles = f"triton.cdiv({m}, BLOCK_M)" + ("" if pairs == "1" else f" * {pairs}")
@@ -102,10 +105,12 @@ class AttentionWriter(Tiles):
     # -- dimensions -------------------------------------------------------------------------
 
     def row_dim(self) -> Dim:
+        """Return the dimension of a tile's queries."""
         size = self.found.sizes[0]
         return Dim(self.found.row, size, self.row_name, "BLOCK_M", self.m_mask, 0)
 
     def key_dim(self, down: bool) -> Dim:
+        """Return that of its keys, down or along the tile."""
         size = self.found.sizes[1]
         if down:
             mask = "kv_row_inside" if self.n_mask else ""
@@ -114,14 +119,17 @@ class AttentionWriter(Tiles):
         return Dim(self.found.key, size, "kv_idx", "BLOCK_N", mask, 1)
 
     def depth_dim(self) -> Dim:
+        """Return that which queries and keys are multiplied along."""
         axis = self.found.depth
         return Dim(axis, axis.size or Expr.of(1), "depth", str(self.depth), self.depth_mask, 1)
 
     def width_dim(self) -> Dim:
+        """Return that along a value."""
         axis = self.found.width
         return Dim(axis, axis.size or Expr.of(1), "width", str(self.width), self.width_mask, 1)
 
     def kernel(self, name: str) -> KernelWriter:
+        """Return a kernel to write, in which the template's names are taken."""
         kernel = self.file.new_kernel(name, self.file.body, Tile(self.file.body, (), None, 2))
         kernel.taken.update(TEMPLATE_NAMES)
         size = self.first.size or Expr.of(1)

@@ -21,6 +21,12 @@ from fusec.targets.triton.text.kernel_writer import KernelWriter
 from fusec.targets.triton.text.templates import template
 from fusec.targets.triton.text.writer import Writer
 
+# What the template itself calls its values, beside those of ``attention``.
+_NAMES = frozenset(
+    "turn stage last phase heavy summed coming none half whole steps step rest slots slot after "
+    "changed barrier place query_place key_place value_place queries values async_copy mbarrier "
+    "fence_async_shared warpgroup_mma warpgroup_mma_wait gluon aligned".split()
+)
 _ASSIGNED = re.compile(r"(\w+) = ")
 _TILES = ("queries", "keys", "values")
 _BARRIERS = (
@@ -147,6 +153,11 @@ class _Writer(AttentionWriter):
         constants = [(knob.name, knob.name) for knob in file.knobs] + [("ALIGNED", "aligned")]
         add_function(file, kernel, file.name, [grid], constants)
         file.functions[-1].gluon = True
+
+    def kernel(self, name: str) -> KernelWriter:
+        kernel = super().kernel(name)
+        kernel.taken.update(_NAMES)
+        return kernel
 
     def tile_of(self, kernel: KernelWriter, load: Load, name: str, *dims: Dim) -> Writer:
         """Write where the elements of a tile are."""

@@ -1,4 +1,4 @@
-"""What Triton compiles a function from: Gluon, its language with layouts, is read by another class."""
+"""What Triton compiles a function from: Gluon, its language with layouts, has a class of its own."""
 
 from __future__ import annotations
 

@@ -59,7 +59,10 @@ _BEFORE: tuple[tuple[str, Callable[[GraphCall], str]], ...] = (
     ("it runs in eager", lambda graph: loses_hooks(graph.module, graph.records)),
     ("it runs in eager", lambda graph: left_to_eager(graph.module)),
     ("it runs in eager, which may refuse it", lambda graph: refused_call(graph.module)),
-    ("it runs in eager, which may refuse it", lambda graph: grown_in_tracing(graph.module)),
+    (
+        "it runs in eager, which may refuse it",
+        lambda graph: grown_in_tracing(graph.module, graph.inputs),
+    ),
 )
 
 

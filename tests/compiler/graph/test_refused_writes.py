@@ -51,6 +51,8 @@ CASES: dict[str, Case] = {
     "compared in place with more": lambda x, y, v: x[0].clone().gt_(x) + v[0],
     "compared in place with more, a view": lambda x, y, v: (v * 2)[:, None].lt_(v),
     "in place twice, with more": lambda x, y, v: v.clone().mul_(2).clamp_(x[:, :6]),
+    "an input compared in place with more": lambda x, y, v: v.gt_(x[:, :6]),
+    "an input divided in place by more": lambda x, y, v: v.clone().__ifloordiv__(x[:, :6]),
     "compared in place with less": lambda x, y, v: x.clone().gt_(x[0]) + v[0],
     "out= of another size": lambda x, y, v: torch.histogram(x, 5, out=(v, v.clone())),
     "out= of the size": lambda x, y, v: torch.histogram(x, 6, out=(v, torch.empty(7))),

@@ -25,7 +25,8 @@ _MASKS = frozenset({torch.bool, torch.uint8})
 def refused_write(node: fx.Node) -> str:
     """Return why eager refuses a call of a captured graph for its sizes, or an empty string."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    in_place = name.endswith("_") and not name.endswith("__") and name not in _HARMLESS
+    dunder = node.target in _DUNDERS
+    in_place = dunder or (name.endswith("_") and not name.endswith("__") and name not in _HARMLESS)
     updates = in_place or node.target in _OPERATORS or node.target is operator.setitem
     fits = _FITS.get(name.removesuffix("_")) if is_torchs(node.target) else None
     args, kwargs = tree_map(traced_value, (node.args, node.kwargs))
@@ -37,13 +38,21 @@ def refused_write(node: fx.Node) -> str:
         return f"{node.name} reads elements that it writes to, at other indices"
     if any(map(_is_of_a_batch, tree_leaves(args))):
         return ""  # its sizes are those of one part
-    pointwise = node.target in _OPERATORS or (in_place and name.removesuffix("_") in POINTWISE)
+    pointwise = updates_pointwise(node.target)
     fits = _fills if pointwise else fits
     try:
         fitting = fits is None or fits(*args, **kwargs)
     except (IndexError, RuntimeError, ValueError):
         fitting = False
     return "" if fitting else f"{node.name} is of sizes that do not fit"
+
+
+def updates_pointwise(target: object) -> bool:
+    """Whether a call computes element by element, into its first operand."""
+    if isinstance(target, str):
+        return target in _DUNDERS or (target.endswith("_") and target[:-1] in _POINTWISE)
+    name = getattr(target, "__name__", "")
+    return target in _OPERATORS or (name.endswith("_") and name[:-1] in _POINTWISE)
 
 
 def is_torchs(target: object) -> bool:
@@ -238,7 +247,7 @@ _FITS: dict[str, Callable[..., bool]] = {
     "put": _put,
     "setitem": _setitem,
 }
-POINTWISE = frozenset(
+_POINTWISE = frozenset(
     "add sub subtract mul multiply div divide true_divide pow float_power remainder fmod "
     "floor_divide atan2 arctan2 copysign hypot nextafter ldexp xlogy gcd lcm heaviside igamma "
     "igammac bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift "
@@ -247,6 +256,7 @@ POINTWISE = frozenset(
 )
 _UPDATES = "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
 _OPERATORS = frozenset(getattr(operator, f"i{name}") for name in _UPDATES)
+_DUNDERS = frozenset(f"__i{name}__" for name in _UPDATES)
 # In place by their names, and no writes to elements.
 _HARMLESS = frozenset(
     "requires_grad_ retain_grad_ detach_ squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ "
@@ -259,4 +269,12 @@ def traced_value(arg: Any) -> Any:
     return arg.meta.get("example_value") if isinstance(arg, fx.Node) else arg
 
 
-__all__ = ["POINTWISE", "is_torchs", "known_sizes", "refused_write", "same_shape", "traced_value"]
+__all__ = [
+    "_POINTWISE",
+    "is_torchs",
+    "known_sizes",
+    "refused_write",
+    "same_shape",
+    "traced_value",
+    "updates_pointwise",
+]

@@ -157,7 +157,9 @@ def _as(value: Any, dtype: torch.dtype) -> Any:
         return value.to(dtype) if value.is_floating_point() else value
     if isinstance(value, dict):
         return {name: _as(each, dtype) for name, each in value.items()}
-    return type(value)(_as(each, dtype) for each in value) if type(value) in (tuple, list) else value
+    return (
+        type(value)(_as(each, dtype) for each in value) if type(value) in (tuple, list) else value
+    )
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -146,7 +146,8 @@ def _state_found(row: GuardRow) -> JSON:
     state = state_guard(row.expected)
     if state.check():
         return row.expected
-    now: JSON = json.loads(torch._C._dynamo.guards.GlobalStateGuard().__getstate__())  # type: ignore[attr-defined]
+    guard: Any = torch._C._dynamo.guards.GlobalStateGuard()
+    now: JSON = json.loads(guard.__getstate__())
     return now if now != row.expected else {"state": state.reason().strip()}
 
 

@@ -1,8 +1,8 @@
 """A compiled graph as text: its host program, its kernels, and what to do with the outputs.
 
 Only what runs by itself is kept: a graph past AOTAutograd's wrappers, or one that records for
-autograd with its backward part, on the CPU.  Of others the reason is said; a second process captures
-them again, and finds their kernels in the store.  Sizes may be symbolic: a call brings them.
+autograd with its backward part, on the CPU.  Of others the reason is said; a second process
+captures them again, and finds their kernels in the store.  Sizes may be symbolic: a call has them.
 """
 
 from __future__ import annotations

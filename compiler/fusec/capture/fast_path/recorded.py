@@ -125,7 +125,9 @@ def recorded_call(
     return call
 
 
-def _subclass(plan: AutogradPlan, run: Callable[[list[Any]], list[Any]]) -> type[torch.autograd.Function]:
+def _subclass(
+    plan: AutogradPlan, run: Callable[[list[Any]], list[Any]]
+) -> type[torch.autograd.Function]:
     function = plan.function
     slow: Callable[..., Any] = function.backward
     forward_cls: Any = function

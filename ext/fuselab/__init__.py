@@ -145,6 +145,8 @@ def load_ipython_extension(shell: Any) -> None:
     # The panel and the user's own calls keep edits too: remember them for the next session.
     shell.events.register("post_run_cell", magics.remember)
     atexit.register(_session.close)
+    if "fuselab" not in shell.user_ns:  # messages name what is in it
+        shell.push({"fuselab": sys.modules[__name__]}, interactive=False)
     warm.start_helpers()
     steps = (*warm.steps(), *display_steps())
     _between_cells = BetweenCells(shell.events, steps, functools.partial(getting_ready, shell))
@@ -169,5 +171,6 @@ def unload_ipython_extension(shell: Any) -> None:
             shell.magics_manager.magics[kind].pop(name, None)
     # A second one would take what %config sets, and keep it from the one that is loaded next.
     shell.configurables[:] = [each for each in shell.configurables if each not in gone]
+    shell.drop_by_id({"fuselab": sys.modules[__name__]})
     atexit.unregister(magics.session.close)
     _session = None

@@ -90,7 +90,8 @@ def _first_use(symbol: Any, graph: fx.GraphModule) -> SourceLine | None:
     """Return the line that first uses a tensor whose size it is."""
     for node in graph.graph.find_nodes(op="placeholder"):
         value = node.meta.get("example_value")
-        for size in value.shape if isinstance(value, torch.Tensor) else ():
+        sizes: Any = value.shape if isinstance(value, torch.Tensor) else ()
+        for size in sizes:
             if isinstance(size, torch.SymInt) and size.node._expr == symbol:
                 traces = (user.meta.get("stack_trace") for user in node.users)
                 return next(filter(None, map(user_line, traces)), None)

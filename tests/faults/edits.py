@@ -49,6 +49,11 @@ class Fault:
     instead: bool = False
     line: bool = False
 
+    @property
+    def by_openmp(self) -> bool:
+        """Whether it does no harm where no OpenMP is."""
+        return any(word in self.code + self.top for word in ("#pragma omp", "GOMP_", "omp_"))
+
 
 RIGHT_LOOP = """\
     for (int64_t i = 0; i < $n; ++i) {

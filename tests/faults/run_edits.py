@@ -96,7 +96,7 @@ def run_edits(
         times: How often.
         faults: The table.
         start: Starts a notebook.
-        says: Whether the words of a verdict count.
+        says: Whether the words of a verdict count, and the line that it names.
     """
     notebook = start()
     outcomes = []
@@ -147,4 +147,4 @@ def _as_it_should(fault: Fault, found: Any, says: bool) -> bool:
         return bool(found["ok"])
     if found["ok"] or (says and fault.says not in found["reason"]):
         return False
-    return not fault.line or found["line"] is not None
+    return not (says and fault.line) or found["line"] is not None

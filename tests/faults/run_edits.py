@@ -15,8 +15,9 @@ from typing import Any
 from faults.edits import FAULTS, TITLES, Fault
 from faults.report import Outcome
 
-# A check takes some seconds at the very most; more is a hang, which a user would end.
-PATIENCE = 60.0
+# A check takes some seconds at the very most; more is a hang, which a user would end. A compiler
+# may have a minute.
+PATIENCE = 100.0
 
 
 class Notebook:

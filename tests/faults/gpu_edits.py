@@ -21,10 +21,13 @@ class GpuFault(Fault):
     Attributes:
         launch: Python at the start of ``launch``.
         change: Pairs of what is replaced, and by what.
+        outside: Whether what it does is seen in no process of ours, so that a text which is trusted
+            may do it.
     """
 
     launch: str = ""
     change: tuple[tuple[str, str], ...] = ()
+    outside: bool = False
 
     def edited(self, text: str) -> str:
         """Return a kernel's text with this edit."""
@@ -218,22 +221,26 @@ STATE = (
         "state",
         top="import torch as t\n",
         launch="t.save({}, '/tmp/fusec-fault')",
+        outside=True,
     ),
     _fault(
         "a process, by a module of Triton's",
         "state",
         launch="triton.runtime.cache.os.system('touch /tmp/fusec-fault')",
+        outside=True,
     ),
     _fault(
         "a module that Triton has imported",
         "state",
         top="from triton.runtime.cache import os\n",
         launch="os.system('touch /tmp/fusec-fault')",
+        outside=True,
     ),
     _fault(
         "all that Python has",
         "state",
         launch="__builtins__['__import__']('os').system('touch /tmp/fusec-fault')",
+        outside=True,
     ),
     _fault(
         "a name put together",
@@ -324,6 +331,12 @@ ACCEPTED = (
         "right",
         top="import torch\n",
         launch="torch.empty(1 << 20, device=x.device)",
+    ),
+    _fault(
+        "as many programs as the GPU has processors, asked of torch",
+        "right",
+        top="import torch\n",
+        launch='assert torch.cuda.get_device_properties("cuda").multi_processor_count > 1',
     ),
     _fault(
         "a stream that is waited for",

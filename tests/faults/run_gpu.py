@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from faults.gpu_edits import GPU_FAULTS
 from faults.report import Outcome
 from faults.run_edits import Notebook, run_edits
@@ -18,10 +20,11 @@ def run_gpu(only: str = "", times: int = 1, *, trust: bool = False) -> list[Outc
         times: How often.
         trust: Whether the text may do anything, so that only what happens is looked at.
     """
+    faults = GPU_FAULTS
+    if trust:
+        faults = tuple(replace(f, group="right") if f.outside else f for f in faults)
     arguments = ("faults.gpu_notebook", *(["--trust"] if trust else []))
-    return run_edits(
-        only, times, GPU_FAULTS, start=lambda: Notebook(arguments, _PATIENCE), says=trust
-    )
+    return run_edits(only, times, faults, start=lambda: Notebook(arguments, _PATIENCE), says=trust)
 
 
 __all__ = ["run_gpu"]

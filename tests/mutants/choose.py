@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from pathlib import Path
 
 from mutants.mutate import Mutant, mutants
@@ -63,6 +64,27 @@ def draw(root: Path, count: int, seed: int) -> list[tuple[str, Mutant]]:
             ]
             chosen += [(stratum, mutant) for mutant in _in_turn(found, part, seed)]
     return sorted(chosen, key=lambda each: _lot(each[1], seed))
+
+
+def everything(root: Path, seed: int) -> list[tuple[str, Mutant]]:
+    """Return every mutant, with its stratum, valid or not, in an order much like that of a draw.
+
+    One comes early as often as `draw` would take it.
+    """
+    placed = []
+    for stratum, (share, patterns) in STRATA.items():
+        for pattern in patterns:
+            found = [
+                mutant
+                for path in sorted(root.glob(pattern))
+                for mutant in mutants(str(path.relative_to(root)), path.read_text())
+            ]
+            kinds = Counter(mutant.kind for mutant in found)
+            for mutant in found:
+                weight = share / len(patterns) / len(kinds) / kinds[mutant.kind]
+                lot = (int(_lot(mutant, seed)[:12], 16) + 1) / 16**12
+                placed.append((-log(lot) / weight, stratum, mutant))
+    return [(stratum, mutant) for _, stratum, mutant in sorted(placed, key=lambda p: p[0])]
 
 
 def _lot(mutant: Mutant, seed: int) -> str:
@@ -204,4 +226,4 @@ def sources_of(root: Path, places: Sequence[str] = PLACES) -> dict[str, str]:
     return {str(p.relative_to(root)): p.read_text() for p in paths if p.suffix == ".py"}
 
 
-__all__ = ["PLACES", "STRATA", "Covering", "Test", "draw", "in_order", "sources_of"]
+__all__ = ["PLACES", "STRATA", "Covering", "Test", "draw", "everything", "in_order", "sources_of"]

@@ -12,6 +12,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
+import linecache
 import os
 import resource
 import select
@@ -90,7 +91,12 @@ class Replaced(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoade
         )
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compile the text; no byte code is read or left."""
+        """Compile the text; no byte code is read or left.
+
+        Who reads a function's source, as Triton does, finds the text, too.
+        """
+        lines = self._text.splitlines(keepends=True)
+        linecache.cache[self.path] = (len(self._text), None, lines, self.path)
         return compile(self._text, self.path, "exec", dont_inherit=True)
 
 

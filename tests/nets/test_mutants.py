@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mutants import report
-from mutants.choose import Covering, draw, in_order
+from mutants.choose import Covering, draw, everything, in_order
 from mutants.choose import Test as Recorded
 from mutants.mutate import Mutant, mutants
+from mutants.quick import Placing
+from mutants.server import Replaced
 from support.paths import ROOT
 
 SOURCE = '''
@@ -107,6 +112,7 @@ def environment_of(folder: Path) -> dict[str, str]:
 
 RUN = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 from mutants import server
 from mutants.mutate import mutants
@@ -147,6 +153,14 @@ def test_a_mutant_is_caught_or_survives_and_the_next_one_starts_anew(tmp_path: P
     assert (tmp_path / "toy.py").read_text() == SOURCE
 
 
+def test_who_reads_a_mutants_source_finds_the_mistake(tmp_path: Path) -> None:
+    """Triton compiles what it reads."""
+    path = str(tmp_path / "toy.py")
+    space: dict[str, Any] = {}
+    exec(Replaced("toy", path, "def one():\n    return 2\n").get_code("toy"), space)
+    assert "return 2" in inspect.getsource(space["one"])
+
+
 def test_which_test_runs_which_line_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "toy.py").write_text(SOURCE)
     (tmp_path / "test_toy.py").write_text(
@@ -169,6 +183,34 @@ def test_which_test_runs_which_line_is_recorded(tmp_path: Path) -> None:
     assert names("pass") == set()  # the line of `continue`
     assert names("if True:") == {"test_one"}
     assert names("LIMIT = 5") == {"test_empty", "test_one"}  # by the line that uses it
+
+
+def test_what_is_imported_gets_a_mutants_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods and functions within functions, too; what runs on import is left as it is."""
+    from fusec.ir import polynomial
+
+    file = "compiler/fusec/ir/polynomial.py"
+    source = (ROOT / file).read_text()
+    placing = Placing()
+    changed = next(m for m in mutants(file, source) if m.where and m.kind == "return left out")
+    place = next(p for p in placing.functions[str(ROOT / file)] if p[0] == changed.where)
+    (function,) = placing.functions[str(ROOT / file)][place]
+    monkeypatch.setattr(function, "__code__", function.__code__)  # put back afterwards
+    before = function.__code__
+    assert placing.put(changed, source)
+    assert function.__code__ != before
+    assert function.__code__.co_filename == polynomial.__file__
+    assert not placing.put(replace(changed, imported=True), source)
+
+
+def test_of_all_mutants_any_first_part_is_fair(tmp_path: Path) -> None:
+    folder = tmp_path / "compiler/fusec/schedule"
+    folder.mkdir(parents=True)
+    (folder / "toy.py").write_text(SOURCE + "    return min(1, 2) if found else None\n" * 40)
+    found = everything(tmp_path, 5)
+    assert len(found) == len(set(found)) > 200
+    assert found == everything(tmp_path, 5) != everything(tmp_path, 6)
+    assert len({mutant.kind for _, mutant in found[:40]}) >= 7
 
 
 def test_the_score_leaves_out_what_has_a_reason() -> None:

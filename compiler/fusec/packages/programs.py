@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fusec.call.input_check import _range
+from fusec.call.input_check import size_range
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.ir.index import Expr
 from fusec.ir.printer import dtype_name
@@ -250,7 +250,7 @@ class _Plain:
                     "dimension alone",
                     "leave that dimension out of dynamic=",
                 )
-            low, high = _range(symbol)
+            low, high = size_range(symbol)
             entry = found[symbol.name]
             entry["low"] = max(entry["low"], low)
             entry["high"] = min(entry["high"], high, LARGEST)

@@ -9,6 +9,9 @@ the notebook has seen it come to its end.
 from __future__ import annotations
 
 import json
+from typing import Any
+
+import torch
 
 from fusec.errors import CompileError, Diagnostic
 from fusec.kernel_source import Signature
@@ -54,6 +57,7 @@ def rehearse(
         "timeout": SECONDS,
         "cases": CaseLayout(signature.arguments, [case], runs=0).described,
         "rehearse": True,
+        "device": _properties(),
     }
     with CaseLayout((), [], runs=0).files(json.dumps(body).encode()) as (data, results, place):
         request: Message = {
@@ -74,6 +78,15 @@ def rehearse(
             found = [Diagnostic(**diagnostic) for diagnostic in said["diagnostics"]]
             raise CompileError(found, said["output"])
     return words.finding(reply, signature, case.shapes)
+
+
+def _properties() -> dict[str, Any] | None:
+    """Return what torch knows of the GPU in use, None where none is: there CUDA cannot be asked."""
+    if not torch.cuda.is_initialized():
+        return None
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    asked = {name: getattr(found, name) for name in dir(found) if not name.startswith("_")}
+    return {name: value for name, value in asked.items() if isinstance(value, (int, str))}
 
 
 __all__ = ["SECONDS", "rehearse"]

@@ -57,6 +57,29 @@ def test_an_edit_that_is_refused_has_changed_nothing(kernel, monkeypatch):
     assert torch.get_default_dtype() == before
 
 
+def test_streams_and_properties_are_answered_without_a_device(kernel):
+    from fusec.targets.triton.toolchain import candidate
+
+    code = """assert torch.cuda.get_device_properties("cuda").multi_processor_count == 132
+assert torch.cuda.get_device_capability() == (9, 0)
+stream, event = torch.cuda.Stream(), torch.cuda.Event()
+stream.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(stream), torch.cuda.device(0):
+    event.record()
+torch.cuda.current_stream().wait_event(stream.record_event())
+torch.cuda.synchronize(torch.cuda.current_device())"""
+    text = begun(kernel.generated.text, code).replace(
+        "import triton\n", "import torch\nimport triton\n", 1
+    )
+    h100 = {"multi_processor_count": 132, "major": 9, "minor": 0}
+    request = {"text": text, "file": "f.py", "entry": kernel.generated.entry, "device": h100}
+    tensors = [torch.empty(64, device="meta") for _ in kernel.signature.arguments]
+    stream = torch.cuda.Stream
+    candidate.rehearse(request, tensors, ())
+    assert torch.cuda.Stream is stream
+    assert not torch.cuda.is_initialized()
+
+
 def test_triton_refuses_what_cannot_start(monkeypatch):
     from triton import knobs
 

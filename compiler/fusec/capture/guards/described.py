@@ -189,7 +189,7 @@ def describe_guards(guards: Iterable[NotedGuard]) -> tuple[Guard, ...]:
     found: dict[str, Guard] = {}
     for guard in guards:
         kind, raw = guard.kind, guard.name
-        name = _readable(raw)
+        name = readable_name(raw)
         if _is_plumbing(name, kind):
             continue
         where = user_frame(guard.stack)
@@ -244,7 +244,7 @@ def _name_of(guard: Any) -> str:
     return name() if callable(name) else str(name)
 
 
-def _readable(name: str) -> str:
+def readable_name(name: str) -> str:
     """Return ``0.weight`` for ``L['fn']._modules['0']._parameters['weight']``."""
     text = re.sub(r"[LG]\['(\w+)'\]", r"\1", name)
     text = _PARTS.sub(r".\1", text)

@@ -33,6 +33,8 @@ class TritonCandidate:
         """Start it once."""
         tensors = [argument.tensor() for argument in arguments]
         self.namespace[self.entry](*tensors, *sizes)
+        if any(tensor.requires_grad for tensor in tensors):
+            raise RuntimeError("it asks for gradients of a tensor that it was given")
         return 0
 
     def refused(self, error: Exception) -> Mapping[str, Any]:
@@ -109,7 +111,8 @@ def rehearse(
     """Run a file's own Python, and put what it would start through Triton's front end.
 
     Args:
-        request: Its ``text``, its ``file``'s name, its ``entry``.
+        request: Its ``text``, its ``file``'s name, its ``entry``; the ``device``'s properties, None
+            where there is none.
         tensors: What to start it with; they have no memory.
         sizes: The symbolic sizes.
 
@@ -117,14 +120,16 @@ def rehearse(
         CompileError: A line of it fails, or Triton refuses a kernel.
     """
     from fusec.targets.triton.toolchain.cross_compile import check_starts
+    from fusec.targets.triton.toolchain.device_stand_in import device_stand_in
     from fusec.targets.triton.toolchain.load import execute, lines_of
     from fusec.targets.triton.toolchain.starts import starts_of
 
     namespace = _namespace(request["text"], request["file"])
-    path = namespace["__file__"]
-    execute(request["text"], path, namespace)
-    with lines_of(path):
-        starts = starts_of(namespace, request["entry"], tensors, sizes)
+    path, device = namespace["__file__"], request["device"]
+    with device_stand_in(device) if device else contextlib.nullcontext():
+        execute(request["text"], path, namespace)
+        with lines_of(path):
+            starts = starts_of(namespace, request["entry"], tensors, sizes)
     check_starts(namespace, path, starts)
 
 

@@ -46,7 +46,7 @@ def writes_above(function: int, numbers: Sequence[int]) -> bool | None:
     given = map(ctypes.c_uint64, numbers)
     make(there, ctypes.c_void_p(function), ctypes.c_int(len(numbers)), *given)
     swap(here, there)
-    found = view[_STACK : _STACK + _ABOVE]
+    found = ctypes.string_at(above, _ABOVE)
     libc.mprotect(above + _ABOVE, page, mmap.PROT_READ | mmap.PROT_WRITE)
     return found != bytes([_PATTERN]) * _ABOVE
 

@@ -54,3 +54,25 @@ def test_inputs_of_every_type_are_checked_and_tuned(dtype: torch.dtype) -> None:
     run = graph.tune(kernel, budget=2.0, progress=None, stop=None)
     assert any(trial.timing is not None for trial in run.trials)
     assert torch.equal(compiled(x).float(), x.float().sin().to(dtype).float())
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_work_on_another_stream_has_to_be_waited_for(waits: bool) -> None:
+    x, w, b = (torch.randn(64, 64, device="cuda") for _ in range(3))
+    compiled = fusec.compile(lambda x, w, b: (x * w + b).relu(), tuned=False, keep_inputs=True)
+    compiled(x, w, b)
+    (graph,) = compiled.graphs
+    (kernel,) = graph.kernels
+    head, entry, launch = kernel.source.partition('made."""\n')
+    assert entry
+    stream = "    stream = torch.cuda.Stream()\n"
+    if waits:
+        stream += "    stream.wait_stream(torch.cuda.current_stream())\n"
+    body = "".join(f"    {line}\n" if line else "\n" for line in launch.splitlines())
+    after = "    torch.cuda.current_stream().wait_stream(stream)\n" if waits else ""
+    text = f"{head}{entry}{stream}    with torch.cuda.stream(stream):\n{body}{after}"
+    verdict = graph.check(
+        kernel, text.replace("import triton\n", "import torch\nimport triton\n", 1)
+    )
+    assert verdict.ok == waits, verdict
+    assert waits or "stream of its own" in verdict.reason

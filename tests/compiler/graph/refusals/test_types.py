@@ -190,6 +190,16 @@ def test_operands_beside_each_other(
     assert refuses_operands(node, converts=True) is converted
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_a_loss_has_the_type_of_its_input(reduction: str) -> None:
+    def loss(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.binary_cross_entropy(x, y, weight, reduction=reduction)
+
+    x, y = torch.rand(4, 3), torch.rand(4, 3)
+    for weight in (torch.rand(4, 3, dtype=f64), torch.ones(3, dtype=i64)):
+        torch.testing.assert_close(fusec.compile(loss)(x, y, weight), loss(x, y, weight))
+
+
 def test_under_autocast_types_are_mixed() -> None:
     """A half and a float multiply there, which eager refuses elsewhere."""
 

@@ -14,6 +14,7 @@ import atexit
 import functools
 import sys
 import threading
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -123,6 +124,10 @@ def other_magics() -> tuple[type, ...]:
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics (``%load_ext fuselab``)."""
     global _session, _between_cells
+    if find_spec("torch") is None:
+        from fusec import NO_TORCH
+
+        raise ModuleNotFoundError(NO_TORCH, name="torch")
     from fusec import warm
     from fuselab.magics import completion as complete
     from fuselab.magics.fuse import FuseMagics

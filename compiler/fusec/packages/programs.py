@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fusec.call.input_check import size_range
+from fusec.capture.fixed_sizes import why_fixed
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.ir.index import Expr
 from fusec.ir.printer import dtype_name
@@ -31,7 +32,6 @@ from fusec.packages.sizes import (
     known_size,
     of_sympy,
     shape_environment,
-    why_fixed,
 )
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
@@ -217,7 +217,7 @@ class _Plain:
             for dim in self.captured.asked.get(leaf, ()):
                 if isinstance(shape[dim], int):
                     given = seen.get(leaf, value)
-                    why = why_fixed(given.shape[dim])
+                    why = why_fixed(given.shape[dim], self.captured.graph.eager)
                     program.fixed.append(f"size {dim} of {label} is always {shape[dim]}: {why}")
             program.guards.append(
                 {
@@ -255,7 +255,9 @@ class _Plain:
             entry["low"] = max(entry["low"], low)
             entry["high"] = min(entry["high"], high, LARGEST)
         if self.environment is not None:
-            self.program.conditions = conditions(self.environment, self.symbols)
+            self.program.conditions = conditions(
+                self.environment, self.symbols, self.captured.graph.eager
+            )
 
     # -- buffers ------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@
 ``--write`` writes packages of config-made models with random weights, and what each computes for
 one input (``NAME.npz``), for another process to hold against. ``--compare`` times packaging,
 loading, first and later calls beside AOTInductor and ``torch.compile(...).aot_compile`` in
-processes of their own, one after the other; say which machine, and how loaded it was. ``--dispatch``
-times what a call costs beside the same program with one specialization: of 1, 9 and 33 of them.
+processes of their own, one after the other; say which machine, and how loaded it was.
+``--dispatch`` times finding one of 1, 9 and 33 specializations, and whole calls.
 """
 
 from __future__ import annotations

@@ -221,8 +221,8 @@ class Package:
         lines = [f"{self.name}: packaged by {made}"]
         for each in self.specializations:
             lines.append(f"  {each.name}")
-            names = each.size_names(self.programs[each.program])
-            lines += [f"    {_described(guard, names)}" for guard in each.guards]
+            sizes = each.size_names(self.programs[each.program])
+            lines += [f"    {_described(guard, sizes)}" for guard in each.guards]
             lines += [f"    fixed: {reason}" for reason in each.fixed]
             lines += [f"    needs torch: {r}" for r in self.programs[each.program].needs_torch]
         names = ", ".join([*(each.text("name") for each in self._binaries), *self.gpus]) or "none"

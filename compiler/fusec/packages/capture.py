@@ -349,8 +349,10 @@ class _Watch:
         name = compiled._name()
         if compiled.breaks:
             first = compiled.breaks[0]
+            where = f" ({first.where})" if first.where is not None else ""
             return CannotPackage(
-                f"{name} is more than one graph: {first}", "mend the graph break, or package less"
+                f"{name} is more than one graph: {first.reason}{where}",
+                first.hint or "mend the graph break, or package less",
             )
         for graph in compiled.graphs:
             if graph.fallback:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import namedtuple
 from pathlib import Path
 from types import FunctionType
@@ -14,9 +15,16 @@ from torch import nn
 
 import fusec
 from fusec.inspect.planner import Call
+from fusec.packages import write
 from fusec.packages.binaries import default_names
 from fusec.packages.errors import CannotPackage
-from fusec.packages.runtime import CannotRun, KernelStopped, NoSpecialization
+from fusec.packages.runtime import (
+    CannotRun,
+    KernelStopped,
+    NoSpecialization,
+    PackageError,
+    archive,
+)
 from fusec.packages.runtime import load as load_alone
 from fusec.packages.stores import noted, noting
 
@@ -286,9 +294,9 @@ def test_what_no_package_can_hold_is_refused(tmp_path):
     norm = nn.BatchNorm1d(4).train()
     x = torch.randn(8, 4)
     for function, words in (
-        (breaks, "more than one graph"),
+        (breaks, r"more than one graph: .*\(line \d+: print"),
         (counts, "is compiled again at each call"),
-        (draws, "not an operator of ATen"),
+        (draws, "draws random numbers"),
         (norm, "which its calls do not give"),
         (lambda x: 3, "computes nothing"),
     ):
@@ -305,6 +313,42 @@ def test_what_no_package_can_hold_is_refused(tmp_path):
     with pytest.raises(CannotPackage, match="names 'z', which is not a tensor"):
         packaged(lambda x: x + 1, [(x,)], tmp_path, dynamic={"z": 0})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    x = torch.randn(4)
+    packaged(lambda x: x + 1, [(x,)], tmp_path)
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    monkeypatch.setattr(write, "write_archive", full)
+    with pytest.raises(CannotPackage, match="cannot be written: No space left"):
+        packaged(lambda x: x + 2, [(x,)], tmp_path)
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(("change", "mend"), [(1, "install a later"), (-1, "package it again")])
+def test_another_format_is_told(tmp_path, monkeypatch, change, mend):
+    with monkeypatch.context() as other:
+        other.setattr(archive, "FORMAT", archive.FORMAT + change)
+        packaged(lambda x: x + 1, [(torch.randn(4),)], tmp_path)
+    (path,) = tmp_path.iterdir()
+    with pytest.raises(PackageError, match=f"format .*{mend}"):
+        fusec.load(path)
+
+
+def test_sizes_are_named_as_the_caller_does(tmp_path):
+    def both(x, y):
+        return (x @ y.t()).view(x.shape[0] // 2, -1)
+
+    x, y = torch.randn(4, 8), torch.randn(5, 8)
+    loaded = packaged(both, [(x, y)], tmp_path, dynamic={"x": (0, 1), "y": (0, 1)})[1]
+    with pytest.raises(NoSpecialization, match=r"size 1 of y is 8; packaged for x.shape\[1\], 9"):
+        loaded(torch.randn(4, 9), y)
+    with pytest.raises(NoSpecialization, match=r"must satisfy .*x.shape\[0\] // 2"):
+        loaded(torch.randn(5, 8), y)
+    assert "x: float32 (x.shape[0], x.shape[1])" in loaded.describe()
 
 
 def test_gradients_and_views_of_other_numbers_are_refused(tmp_path):

@@ -215,6 +215,26 @@ def test_updates_in_place_reach_the_caller(tmp_path):
         load_alone(tmp_path / "it.fuse")(given[0].numpy(), frozen)
 
 
+def test_an_updated_input_may_be_returned(tmp_path):
+    def step(x, state):
+        return state.mul_(0.5).add_(x), {"x": x, "sum": state.sum(0), "row": state[0]}
+
+    x, state = torch.randn(4), torch.randn(3, 4)
+    _, loaded = packaged(step, [(x, state)], tmp_path)
+    mine, other = state.clone(), state.clone().numpy()
+    expected, rest = step(x, state)
+    for run, given, into in (
+        (loaded, x, mine),
+        (load_alone(tmp_path / "it.fuse"), x.numpy(), other),
+    ):
+        result, found = run(given, into)
+        assert result is into
+        assert found["x"] is given
+        alike(result, expected)
+        alike(found["sum"], rest["sum"])
+        alike(found["row"], rest["row"])
+
+
 def test_an_index_out_of_range_stops(tmp_path):
     _, loaded = packaged(
         lambda table, i: table[i] + 1, [(torch.randn(5, 3), torch.tensor([0, 4]))], tmp_path

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from fusec.ahead.artefact import Kept
-from fusec.ahead.signatures import CallSignature
+from fusec.ahead.signatures import CallSignature, NotWritable
 from fusec.report import counted
 
 
@@ -98,7 +98,16 @@ def precompile_here(
         signatures: What the calls are like, or the arguments of one.
         progress: Told after each: how many are done, of how many, and what became of it.
         stop: Set it, and no further signature is begun.
+
+    Raises:
+        NotWritable: One is neither a signature nor a tuple of arguments.
     """
+    signatures = [(each,) if isinstance(each, torch.Tensor) else each for each in signatures]
+    for each in signatures:
+        if not isinstance(each, (CallSignature, tuple, list)):
+            raise NotWritable(
+                f"a {type(each).__name__} is no call", "give tuples of arguments: [(x,), (x, y)]"
+            )
     done: list[Precompiled] = []
     for signature in signatures:
         if stop is not None and stop.is_set():

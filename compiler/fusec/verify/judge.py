@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -143,10 +144,11 @@ class Judge:
             )
         if not found.result.ok:
             raise Refused(self.refused(found.result, "in many calls"))
-        figures = like.references.compare(self.candidate.names, found.result.outputs, figures=False)
-        if not all(figure.ok for figure in figures):
-            label = f"after {found.calls} calls"
-            raise Refused(self.wrong(figures, found.result, label))
+        for outputs in (found.result.outputs, *found.result.others):
+            figures = like.references.compare(self.candidate.names, outputs, figures=False)
+            if not all(figure.ok for figure in figures):
+                result = replace(found.result, outputs=outputs)
+                raise Refused(self.wrong(figures, result, f"after {found.calls} calls"))
         if found.times is not None:
             too_good(found.times, moved, 2 * copied)
         return found

@@ -85,7 +85,7 @@ class Precompilable(Protocol):
 def precompile_here(
     compiled: Precompilable,
     name: str,
-    signatures: Sequence[CallSignature | tuple[Any, ...]],
+    signatures: Sequence[CallSignature | tuple[Any, ...] | torch.Tensor],
     *,
     progress: Callable[[int, int, Precompiled], object] | None = None,
     stop: threading.Event | None = None,
@@ -102,12 +102,7 @@ def precompile_here(
     Raises:
         NotWritable: One is neither a signature nor a tuple of arguments.
     """
-    signatures = [(each,) if isinstance(each, torch.Tensor) else each for each in signatures]
-    for each in signatures:
-        if not isinstance(each, (CallSignature, tuple, list)):
-            raise NotWritable(
-                f"a {type(each).__name__} is no call", "give tuples of arguments: [(x,), (x, y)]"
-            )
+    signatures = [_call(each) for each in signatures]
     done: list[Precompiled] = []
     for signature in signatures:
         if stop is not None and stop.is_set():
@@ -116,6 +111,19 @@ def precompile_here(
         if progress is not None:
             progress(len(done), len(signatures), done[-1])
     return Precompilation(name, tuple(done))
+
+
+def _call(given: object) -> CallSignature | tuple[Any, ...]:
+    """Return what a call is like; a tensor stands for the only argument of one."""
+    if isinstance(given, CallSignature):
+        return given
+    if isinstance(given, torch.Tensor):
+        return (given,)
+    if isinstance(given, (tuple, list)):
+        return tuple(given)
+    raise NotWritable(
+        f"a {type(given).__name__} is no call", "give tuples of arguments: [(x,), (x, y)]"
+    )
 
 
 def _precompile(compiled: Precompilable, signature: CallSignature | tuple[Any, ...]) -> Precompiled:

@@ -156,6 +156,11 @@ def plain_program(
     Raises:
         CannotPackage: It does what no package can hold.
     """
+    if captured.part.draws_seed:
+        raise CannotPackage(
+            f"{captured.name} draws random numbers",
+            "call .eval() on the module, or pass the random numbers as an argument",
+        )
     return _Plain(captured, name, weights, device).program
 
 

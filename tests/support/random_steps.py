@@ -169,8 +169,8 @@ class Steps:
             kept = total if kind == "argmax" else self.kept(total)
             stores.append(Store(f"{name}_0", (Expr.of(i),), kept))
         for store in stores:
-            of_all = store.buffer.endswith("_e")
-            shape = (self.rows, self.columns) if of_all else (int(str(i.size)),)
+            whole = store.buffer.endswith("_e")
+            shape = (self.rows, self.columns) if whole else (int(str(i.size)),)
             self.add(store.buffer, shape, store.value.dtype)
         self.put(name, (i,), (r,), *stores)
 

@@ -12,7 +12,7 @@ import torch
 from fusec.ir import ops
 from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr
-from fusec.ir.node import recording
+from fusec.ir.node import Node, recording
 from fusec.ir.program import Compute
 from fusec.schedule import choices, inline
 from fusec.schedule.align import Refusal, _is_bijection, merge
@@ -52,7 +52,7 @@ def windows(taps: int, *, reduces: bool = False) -> Body:
     """Return a body that reads an image and a table of weights so often."""
     i, j = axes(64, 64)
     (r,) = axes(3, prefix="r")
-    total = ops.const(0.0, F32)
+    total: Node = ops.const(0.0, F32)
     for tap in range(taps):
         weight = ops.load("w", (Expr.of(tap),), F32)
         pixel = ops.load("x", (Expr.of(i) + tap, Expr.of(j)), F32)

@@ -79,6 +79,10 @@ REFUSED: dict[str, Case] = {
         lambda table, i: F.embedding(i, table),
         (ones(4, 3), places(0, 2, dtype=u8)),
     ),
+    "fold, bytes, whose sizes small tensors do not have": (
+        lambda x: F.fold(x, (3, 3), 2),
+        (ones(1, 8, 4, dtype=u8),),
+    ),
     "cross_entropy, flags as classes": (
         lambda x, t: F.cross_entropy(x, t) * 2,
         (ones(4, 3), ones(4, dtype=torch.bool)),
@@ -142,6 +146,7 @@ TAKEN: dict[str, Case] = {
 }
 
 
+@pytest.mark.sample(22)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_eager_refuses_is_refused(name: str, dynamic: bool) -> None:

@@ -102,14 +102,14 @@ def precompile_here(
     Raises:
         NotWritable: One is neither a signature nor a tuple of arguments.
     """
-    signatures = [_call(each) for each in signatures]
+    calls = [_call(each) for each in signatures]
     done: list[Precompiled] = []
-    for signature in signatures:
+    for call in calls:
         if stop is not None and stop.is_set():
             return Precompilation(name, tuple(done), stopped=True)
-        done.append(_precompile(compiled, signature))
+        done.append(_precompile(compiled, call))
         if progress is not None:
-            progress(len(done), len(signatures), done[-1])
+            progress(len(done), len(calls), done[-1])
     return Precompilation(name, tuple(done))
 
 

@@ -398,6 +398,48 @@ def test_what_triton_refuses_is_a_compile_error_and_else_nothing(gpu_like: list[
         assert not made._compiled
 
 
+TWO = "def launch(x):\n    first(x)\n    second(x)\n"
+
+
+@pytest.mark.parametrize(
+    ("role", "names", "warps", "runs"),
+    [
+        ("out", ("first", "second"), 4, True),
+        ("inout", ("first",), 4, True),
+        ("inout", ("first", "second"), 4, False),
+        ("out", ("first", "second"), None, False),
+    ],
+)
+def test_who_may_run_once_more_with_other_warps(
+    role: Role, names: tuple[str, ...], warps: int | None, runs: bool, monkeypatch: Any
+) -> None:
+    """Not a kernel that updates, where another one has run already."""
+    monkeypatch.setattr(build, "Launcher", SimpleNamespace)
+    monkeypatch.setattr(build, "is_compiler_failure", lambda error: str(error) == "fails")
+    space: dict[str, Any] = {name: SimpleNamespace() for name in names}
+    exec(TWO, space)
+    if warps is not None:
+        space[build.WARPS] = warps
+    signature = Signature((argument("x", role, F32),))
+    made = TritonRunnable(space, "k.py", signature, "launch", cpu=True)
+    tried = []
+
+    def start(tensors: Any, sizes: Any) -> None:
+        tried.append(space[build.WARPS])
+        if len(tried) < 2:
+            raise RuntimeError("fails")
+
+    monkeypatch.setattr(made, "_start", start)
+    assert made._runs_with_other_warps([], []) is runs
+    assert tried == ([8, 2] if runs else [])
+    if runs:
+        assert space[build.WARPS] == 2
+        monkeypatch.setattr(made, "_start", lambda tensors, sizes: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            made._runs_with_other_warps([], [])
+        assert space[build.WARPS] == 2, "as it was"
+
+
 # -- starts by hand ---------------------------------------------------------------------------
 
 

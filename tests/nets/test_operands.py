@@ -13,7 +13,7 @@ from operands.draw import Case, drawn
 from operands.examine import Outcome, differs, examine, lies_otherwise, outcome
 from operands.tables import CALLS, TABLES, Call
 
-BLOCK = 8
+BLOCK = 6
 
 
 @pytest.mark.sample(1)

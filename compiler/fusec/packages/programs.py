@@ -24,6 +24,7 @@ from fusec.packages.capture import CapturedCall, plain_value
 from fusec.packages.errors import CannotPackage
 from fusec.packages.operators import NAMESPACES
 from fusec.packages.runtime.expressions import Expression
+from fusec.packages.runtime.guards import size_name
 from fusec.packages.runtime.json_text import LARGEST
 from fusec.packages.sizes import (
     bounds,
@@ -155,6 +156,11 @@ def plain_program(
     Raises:
         CannotPackage: It does what no package can hold.
     """
+    if captured.part.draws_seed:
+        raise CannotPackage(
+            f"{captured.name} draws random numbers",
+            "call .eval() on the module, or pass the random numbers as an argument",
+        )
     return _Plain(captured, name, weights, device).program
 
 
@@ -255,9 +261,12 @@ class _Plain:
             entry["low"] = max(entry["low"], low)
             entry["high"] = min(entry["high"], high, LARGEST)
         if self.environment is not None:
-            self.program.conditions = conditions(
-                self.environment, self.symbols, self.captured.graph.eager
-            )
+            names = {
+                entry["name"]: size_name(self.captured.names[entry["leaf"]], entry["dimension"])
+                for entry in self.program.sizes
+            }
+            graph = self.captured.graph.eager
+            self.program.conditions = conditions(self.environment, names, graph)
 
     # -- buffers ------------------------------------------------------------------------------
 

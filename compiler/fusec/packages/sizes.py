@@ -132,13 +132,13 @@ def bounds(environment: Any, symbol: Any) -> tuple[int, int]:
 
 
 def conditions(
-    environment: Any, symbols: Mapping[str, Any], graph: fx.GraphModule
+    environment: Any, symbols: Mapping[str, str], graph: fx.GraphModule
 ) -> list[dict[str, Any]]:
     """Return what code has asked of the sizes, each with its words and line.
 
     Args:
         environment: The ShapeEnv.
-        symbols: Those that calls bring, by name.
+        symbols: Those that calls bring, by name, with what a user calls them.
         graph: What was captured.
 
     Raises:
@@ -157,7 +157,7 @@ def conditions(
             )
         known = of_sympy(wanted)
         line = asked_at(guard.sloc, graph)
-        words = text(known) + (f" ({PurePath(line.file).name} {line})" if line else "")
+        words = text(known, symbols) + (f" ({PurePath(line.file).name} {line})" if line else "")
         found.setdefault(text(known), {"expression": known, "text": words})
     if getattr(environment, "deferred_runtime_asserts", None):
         raise CannotPackage(

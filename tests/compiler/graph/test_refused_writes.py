@@ -124,3 +124,27 @@ def test_a_custom_operator_may_be_called_like_one_of_torchs() -> None:
         torch.testing.assert_close(compiled(x), x * 2 + 1)
         (graph,) = compiled.graphs
         assert not graph.fallback
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_custom_operator_may_read_what_it_updates(dynamic: bool) -> None:
+    """AOTAutograd would have it read what was there before."""
+
+    def double_and_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> None:
+        z.mul_(2)
+        x.add_(y)
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> Any:
+        made = x * 1
+        torch.ops.updates_of_mine.double_and_add(made[0], made[1], made[1:])
+        torch.ops.updates_of_mine.double_and_add(x[0], y, x[1:])
+        return made, x + 1
+
+    with torch.library._scoped_library("updates_of_mine", "FRAGMENT") as library:
+        library.define("double_and_add(Tensor(a!) x, Tensor y, Tensor(b!) z) -> ()")
+        library.impl("double_and_add", double_and_add, "CompositeExplicitAutograd")
+        x, y = torch.randn(3, 4), torch.randn(4)
+        ours = x.clone()
+        compiled = fusec.compile(function, dynamic=dynamic)
+        torch.testing.assert_close(compiled(ours, y), function(x, y))
+        torch.testing.assert_close(ours, x)

@@ -441,8 +441,19 @@ def test_unload_takes_everything_away(shell):
     fuselab.unload_ipython_extension(shell)
     assert "fuse" not in shell.magics_manager.magics["cell"]
     assert "fuse_kernels" not in shell.magics_manager.magics["line"]
+    assert "fuselab" not in shell.user_ns
     fuselab.load_ipython_extension(shell)
     assert "fuse" in shell.magics_manager.magics["cell"]
+    assert shell.user_ns["fuselab"] is fuselab  # messages say fuselab.edits(...)
+
+
+def test_a_name_of_the_users_stays(shell):
+    fuselab.unload_ipython_extension(shell)
+    shell.user_ns["fuselab"] = mine = object()
+    fuselab.load_ipython_extension(shell)
+    fuselab.unload_ipython_extension(shell)
+    assert shell.user_ns.pop("fuselab") is mine
+    fuselab.load_ipython_extension(shell)
 
 
 def test_import_is_light():

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fusec.devices import CPU
 from fusec.graph.refusals.asked import raises_for, refuses_types
+from fusec.graph.refusals.custom_updates import updates_what_it_reads
 from fusec.graph.refusals.numbers import has_odd_number, raises_in_eager
 from fusec.graph.refusals.operand_types import refuses_operands
 from fusec.graph.refusals.shapes import refused_write, same_shape, traced_value
@@ -97,6 +98,8 @@ def left_to_eager(module: fx.GraphModule) -> str:
             return f"{node.name} is a loss that this torch takes apart wrongly"
         if node.target in _INDEX_ADD and _scales_bools(node):
             return f"{node.name} adds bools times a number, which only ATen's kernel knows how to"
+        if updates_what_it_reads(node):
+            return f"{node.name} updates memory that it reads by another argument"
     return ""
 
 
@@ -141,8 +144,11 @@ def _resizes(node: fx.Node, names: list[str]) -> bool:
             results = tree_leaves(target(*args, **kwargs))
     except Exception:
         return False  # has no form without it, or is refused
-    pairs = zip(results, places, strict=False)
-    return any(not same_shape(made.shape, place.shape) for made, place in pairs)
+    return any(
+        not same_shape(made.shape, place.shape)
+        for made, place in zip(results, places, strict=False)
+        if isinstance(made, torch.Tensor) and isinstance(place, torch.Tensor)
+    )
 
 
 def _has_no_kernel(node: fx.Node) -> bool:

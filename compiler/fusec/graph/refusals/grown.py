@@ -8,7 +8,9 @@ function to Python.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,6 +22,8 @@ from torch.utils._pytree import tree_map
 
 from fusec.devices import CPU
 from fusec.graph.refusals.shapes import known_sizes, same_shape, traced_value, updates_pointwise
+
+_COMPLAINS = logging.getLogger("torch._subclasses.fake_tensor")
 
 
 def grown_in_tracing(module: fx.GraphModule, inputs: Sequence[Any]) -> str:
@@ -61,7 +65,7 @@ def _may_grow(node: fx.Node) -> bool:
 def _grows(target: Any, operands: int) -> bool:
     """Whether tracing gives what a call updates the size of the call's result."""
     for dtype in (torch.float32, torch.int64):
-        with unset_fake_temporarily(), FakeTensorMode(), torch.no_grad():
+        with _unlogged(), unset_fake_temporarily(), FakeTensorMode(), torch.no_grad():
             small = torch.ones(2, dtype=dtype, device=CPU)
             given = [torch.ones(3, 2, dtype=dtype, device=CPU)] * operands
             try:
@@ -71,6 +75,16 @@ def _grows(target: Any, operands: int) -> bool:
             if small.dim() != 1:
                 return True
     return False
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep what is asked on purpose off standard error, and from who takes it for a failure."""
+    before, _COMPLAINS.disabled = _COMPLAINS.disabled, True
+    try:
+        yield
+    finally:
+        _COMPLAINS.disabled = before
 
 
 def _call(target: Any, first: Any, *rest: Any, **more: Any) -> Any:
@@ -93,7 +107,7 @@ def _made_again(place: fx.Node) -> Iterator[torch.Tensor]:
         return
     args, kwargs = tree_map(traced_value, (place.args, place.kwargs))
     try:
-        with traced_value(place).fake_mode, torch.no_grad():
+        with _unlogged(), traced_value(place).fake_mode, torch.no_grad():
             made = _call(place.target, *args, **kwargs)
     except Exception:
         return  # nobody knows

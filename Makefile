@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test test-all test-jupyter ops fuzz models mutants compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean labs faults soak pictures lab-pictures
+.PHONY: help demo lab test test-all test-jupyter ops fuzz operands models mutants compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean labs faults soak pictures lab-pictures
 
 PYTHON ?= python3
 ARGS ?=
@@ -39,6 +39,9 @@ ops: $(INSTALLED) ## torch's operator database, a sample or --all (ARGS="--help"
 
 fuzz: $(INSTALLED) ## Random programs beside eager and float64 (ARGS="--help" for the choices)
 	@PYTHONPATH=tests $(BIN)/python -m programs $(ARGS)
+
+operands: $(INSTALLED) ## Calls with operands of random types, sizes and layouts (ARGS="--help")
+	@PYTHONPATH=tests $(BIN)/python -m operands $(ARGS)
 
 faults: $(INSTALLED) ## Edits that do harm, and what may happen around them: what became of each (ARGS="--help")
 	@PYTHONPATH=tests $(BIN)/python -m faults $(ARGS)

@@ -29,6 +29,13 @@ QUICK = (
     "frees its input where it is malloc's",
     "adds to an array of its own that nobody wrote",
     "changes its weight and puts it back",
+    "a function in the section .fini",
+    "assembly behind a raw string",
+    "writes into its caller's part of the stack",
+    "a buffer of its own for standard output",
+    "wrong where its result is there already",
+    "wrong where nothing but zeros is there",
+    "a table of 3 GB",
 )
 
 QUICK_HOUSE = (

@@ -168,13 +168,25 @@ def pins() -> dict[str, str]:
 def test_every_dependency_is_pinned_inside_its_range() -> None:
     pinned = pins()
     extras = PROJECT["optional-dependencies"]
-    requirements = [*PROJECT["dependencies"], *extras["lab"], *extras["dev"], *extras["docs"]]
+    wanted = ("torch", "lab", "dev", "docs")
+    requirements = [*PROJECT["dependencies"], *(each for name in wanted for each in extras[name])]
+    requirements = [each for each in requirements if each != "fuselab[torch]"]
     assert len(requirements) > 20
     for text in requirements:
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
         assert name in pinned, f"{name} has no pin"
         assert requirement.specifier.contains(pinned[name]), f"{text} excludes its pin"
+
+
+def test_what_runs_packages_brings_no_torch() -> None:
+    assert not any(
+        Requirement(each).name in ("torch", "triton") for each in PROJECT["dependencies"]
+    )
+    extras = dict(PROJECT["optional-dependencies"])
+    assert extras.pop("runtime") == []
+    assert [Requirement(each).name for each in extras.pop("torch")] == ["torch", "triton"]
+    assert all("fuselab[torch]" in each for each in extras.values())
 
 
 def test_pins_hold_no_index_no_path_and_no_local_version() -> None:

@@ -57,6 +57,11 @@ _HOMES = {
     "CallSignature": "fusec.ahead.signatures",
 }
 
+NO_TORCH = (
+    "torch is not installed: pip install 'fuselab[torch]' (packages run without it:"
+    " from fusec.packages.runtime import load)"
+)
+
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module."""
@@ -67,7 +72,12 @@ def __getattr__(name: str) -> Any:
     from fusec.gc_pause import Rest
 
     with Rest():
-        value = getattr(import_module(_HOMES[name]), name)
+        try:
+            value = getattr(import_module(_HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ModuleNotFoundError(NO_TORCH, name="torch") from None
     globals()[name] = value
     return value
 

@@ -173,7 +173,7 @@ def freeze(compiled: CompiledFunction) -> CompiledFunction:
 
 def precompile(
     function: Callable[..., Any],
-    signatures: Iterable[CallSignature | tuple[Any, ...]],
+    signatures: Iterable[CallSignature | tuple[Any, ...] | torch.Tensor],
     *,
     progress: Callable[[int, int, Precompiled], object] | None = None,
     stop: threading.Event | None = None,

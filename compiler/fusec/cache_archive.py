@@ -113,7 +113,10 @@ def export_cache(
         "entries": entries,
     }
     target = Path(path)
-    descriptor, staged = tempfile.mkstemp(dir=target.parent or ".", suffix=".tmp")
+    try:
+        descriptor, staged = tempfile.mkstemp(dir=target.parent or ".", suffix=".tmp")
+    except OSError as error:  # it names the user's file, not ours
+        raise OSError(error.errno, error.strerror, str(target)) from None
     try:
         with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w") as archive:
             archive.writestr(HEADER, json.dumps(header))

@@ -14,6 +14,7 @@ import atexit
 import functools
 import sys
 import threading
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -123,6 +124,10 @@ def other_magics() -> tuple[type, ...]:
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics (``%load_ext fuselab``)."""
     global _session, _between_cells
+    if find_spec("torch") is None:
+        from fusec import NO_TORCH
+
+        raise ModuleNotFoundError(NO_TORCH, name="torch")
     from fusec import warm
     from fuselab.magics import completion as complete
     from fuselab.magics.fuse import FuseMagics
@@ -145,6 +150,8 @@ def load_ipython_extension(shell: Any) -> None:
     # The panel and the user's own calls keep edits too: remember them for the next session.
     shell.events.register("post_run_cell", magics.remember)
     atexit.register(_session.close)
+    if "fuselab" not in shell.user_ns:  # messages name what is in it
+        shell.push({"fuselab": sys.modules[__name__]}, interactive=False)
     warm.start_helpers()
     steps = (*warm.steps(), *display_steps())
     _between_cells = BetweenCells(shell.events, steps, functools.partial(getting_ready, shell))
@@ -169,5 +176,6 @@ def unload_ipython_extension(shell: Any) -> None:
             shell.magics_manager.magics[kind].pop(name, None)
     # A second one would take what %config sets, and keep it from the one that is loaded next.
     shell.configurables[:] = [each for each in shell.configurables if each not in gone]
+    shell.drop_by_id({"fuselab": sys.modules[__name__]})
     atexit.unregister(magics.session.close)
     _session = None

@@ -80,7 +80,7 @@ def report(findings: list[DoctorFinding], *, as_json: bool = False) -> str:
         "Fused cells run here."
         if not lacks
         else f"{lacks} {'thing is' if lacks == 1 else 'things are'} missing (LACKS): do what the"
-        " arrow below says."
+        " arrow under it says."
     )
     return "\n".join(lines)
 

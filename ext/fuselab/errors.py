@@ -45,7 +45,7 @@ class UnknownName(FuselabError, KeyError):
         hint = f"{has}: {', '.join(names[:_MOST])}{more}" if names else nothing
         similar = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
         if similar and cell != name:
-            hint = f"did you mean {similar[0]}? {hint}"
+            hint = f"did you mean {similar[0]}?" + (f" {hint}" if len(names) > 1 else "")
         super().__init__(message, hint)
 
     # KeyError would quote the message.

@@ -2,11 +2,13 @@
 
     python tests/bench/packages.py --write FOLDER [gpt2 resnet50 edited ...] [--small]
     python tests/bench/packages.py --compare FOLDER gpt2
+    python tests/bench/packages.py --dispatch FOLDER
 
 ``--write`` writes packages of config-made models with random weights, and what each computes for
 one input (``NAME.npz``), for another process to hold against. ``--compare`` times packaging,
 loading, first and later calls beside AOTInductor and ``torch.compile(...).aot_compile`` in
 processes of their own, one after the other; say which machine, and how loaded it was.
+``--dispatch`` times finding one of 1, 9 and 33 specializations, and whole calls.
 """
 
 from __future__ import annotations
@@ -217,10 +219,48 @@ def compare(folder: Path, names: list[str], small: bool) -> None:
             print(f"{name:10} {kind:12} {words}", flush=True)
 
 
+def dispatch(folder: Path) -> None:
+    import fusec
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    folder.mkdir(parents=True, exist_ok=True)
+    calls = [(torch.randn(3 + n),) for n in range(33)]
+    for count in (1, 9, 33):
+        path = folder / f"dispatch{count}.fuse"
+        fusec.package(doubled, calls[:count], path)
+        loaded = fusec.load(path)
+        keys, known = loaded._arrays.key, loaded._known
+        args = calls[count - 1]
+        with torch.no_grad():
+            loaded(*args)
+            whole = _least(lambda loaded=loaded, args=args: loaded(*args))
+        found = _least(lambda keys=keys, known=known, args=args: known[keys(args)])
+        eager = _least(lambda args=args: doubled(*args))
+        print(
+            f"{count:3} specializations: found in {found * 1e6:.2f} us, "
+            f"a call {whole * 1e6:.2f} us, eager {eager * 1e6:.2f} us",
+            flush=True,
+        )
+
+
+def _least(call: Callable[[], object]) -> float:
+    """Return seconds a call: the least of many rounds."""
+    rounds = []
+    for _ in range(50):
+        begin = time.perf_counter()
+        for _ in range(500):
+            call()
+        rounds.append((time.perf_counter() - begin) / 500)
+    return min(rounds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--compare", action="store_true")
+    parser.add_argument("--dispatch", action="store_true")
     parser.add_argument("--make", choices=MAKERS)
     parser.add_argument("--run", choices=MAKERS)
     parser.add_argument("--small", action="store_true")
@@ -228,7 +268,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", default=list(CASES))
     given = parser.parse_args()
-    if given.write:
+    if given.dispatch:
+        dispatch(given.folder)
+    elif given.write:
         write(given.folder, given.names, given.small, given.binaries)
     elif given.make:
         make(given.make, given.names[0], given.folder, given.small)

@@ -55,8 +55,8 @@ def html_of(thing: Any) -> str:
     return str((bundle[0] if isinstance(bundle, tuple) else bundle)["text/html"])
 
 
-def scripted() -> Pages:
-    """Return states whose figures never change."""
+def scripted_session() -> tuple[Callable[[str, str], Any], Any, Session]:
+    """Return a function that makes a cell whose figures never change, one of them, the session."""
     torch._dynamo.reset()
     # Edits of an earlier run are none of these states.
     store = CacheStore(Path(tempfile.mkdtemp(prefix="fuselab-gallery-")))
@@ -69,6 +69,12 @@ def scripted() -> Pages:
         return cell
 
     cell = made("gelu_norm", "y = F.gelu(x)\nz = F.layer_norm(y, (4,))")
+    return made, cell, session
+
+
+def scripted() -> Pages:
+    """Return states whose figures never change."""
+    made, cell, session = scripted_session()
     pages = {"passed": html_of(cell)}
     kernel = next(iter(cell.kernels.values()))
     text = kernel.source

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from faults.edits import FAULTS
 from faults.report import Outcome, table
-from faults.run_edits import run_edits
+from faults.run_edits import Notebook, run_edits
 from faults.run_gpu import run_gpu
 from faults.run_house import run_house
 
@@ -23,6 +24,9 @@ def main() -> int:
     parser.add_argument(
         "--trust", action="store_true", help="of gpu: by what the checking process sees alone"
     )
+    parser.add_argument(
+        "--target", choices=("cpp", "plain"), default="cpp", help="of edits: who wrote the kernel"
+    )
     parser.add_argument("--only", default="", help="faults with this in their names")
     parser.add_argument("--times", type=int, default=1, help="how often each is done")
     parser.add_argument("--flips", type=int, default=1000, help="how many bits of a cache to flip")
@@ -30,7 +34,13 @@ def main() -> int:
     options = parser.parse_args()
     outcomes: list[Outcome] = []
     if "edits" in options.tables or not options.tables:
-        outcomes += run_edits(options.only, options.times)
+        outcomes += run_edits(
+            options.only,
+            options.times,
+            [fault for fault in FAULTS if options.target == "cpp" or not fault.by_openmp],
+            start=lambda: Notebook(("faults.notebook", options.target)),
+            says=options.target == "cpp",  # without OpenMP other things are wrong with some first
+        )
     if "house" in options.tables or not options.tables:
         outcomes += run_house(options.only, options.times, options.flips)
     if "gpu" in options.tables:

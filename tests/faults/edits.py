@@ -7,73 +7,17 @@ edit of the group ``right`` has to be accepted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-Group = Literal[
-    "ends", "later", "processes", "state", "keeps", "memory", "hangs", "values", "right"
-]
-
-TITLES: dict[Group, str] = {
-    "ends": "ends the process, at once",
-    "later": "ends or hangs the process, or writes, later on",
-    "processes": "starts processes or threads",
-    "state": "changes the process",
-    "keeps": "keeps something from call to call",
-    "memory": "uses memory that is not its own, or too much",
-    "hangs": "does not come back, or floods",
-    "values": "computes something else",
-    "right": "is right, and has to be accepted",
-}
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One edit.
-
-    Attributes:
-        name: For people.
-        group: What kind of harm it does.
-        code: C++ at the start of the kernel.
-        says: Part of the verdict's reason; nothing in particular if empty.
-        top: C++ before the kernel.
-        instead: Whether ``code`` is all that the kernel does.
-        line: Whether the verdict has to name the line of what it refuses.
-    """
-
-    name: str
-    group: Group
-    code: str
-    says: str = ""
-    top: str = ""
-    instead: bool = False
-    line: bool = False
-
-
-RIGHT_LOOP = """\
-    for (int64_t i = 0; i < $n; ++i) {
-        const float total = $x[i] * $w[i % 64] + $b[i % 64];
-        $out[i] = total < 0.0f ? 0.0f : total;
-    }
-"""
-
-
-def _calls(name: str, header: str, code: str, says: str, group: Group, top: str = "") -> Fault:
-    return Fault(name, group, code, says, f"#include <{header}>\n{top}", line=True)
-
-
-def _after(calls: int, code: str) -> str:
-    return f"static int calls = 0; if (++calls > {calls}) {{ {code} }}"
-
+from faults.fault import RIGHT_LOOP, TITLES, Fault, Group, after, calls
+from faults.hidden_edits import COMPILER, HIDDEN
 
 ENDS = (
-    _calls("exit", "cstdlib", "exit(0);", "exit", "ends"),
-    _calls("_Exit", "cstdlib", "_Exit(3);", "_Exit", "ends"),
-    _calls("quick_exit", "cstdlib", "quick_exit(0);", "quick_exit", "ends"),
-    _calls("abort", "cstdlib", "abort();", "abort", "ends"),
-    _calls("a failed assertion", "cassert", "assert($n == 1);", "assert", "ends"),
-    _calls("kill itself", "csignal", "raise(SIGKILL);", "raise", "ends"),
-    _calls("std::terminate", "exception", "std::terminate();", "terminate", "ends"),
+    calls("exit", "cstdlib", "exit(0);", "exit", "ends"),
+    calls("_Exit", "cstdlib", "_Exit(3);", "_Exit", "ends"),
+    calls("quick_exit", "cstdlib", "quick_exit(0);", "quick_exit", "ends"),
+    calls("abort", "cstdlib", "abort();", "abort", "ends"),
+    calls("a failed assertion", "cassert", "assert($n == 1);", "assert", "ends"),
+    calls("kill itself", "csignal", "raise(SIGKILL);", "raise", "ends"),
+    calls("std::terminate", "exception", "std::terminate();", "terminate", "ends"),
     Fault("throws out of the kernel", "ends", "throw 1;", "exception handling disabled"),
     Fault(
         "throws, with the library for it",
@@ -127,12 +71,12 @@ ENDS = (
 )
 
 LATER = (
-    Fault("exits after 50 calls", "later", _after(50, "exit(0);"), top="#include <cstdlib>\n"),
+    Fault("exits after 50 calls", "later", after(50, "exit(0);"), top="#include <cstdlib>\n"),
     Fault(
-        "crashes after 50 calls", "later", _after(50, "*(volatile int*)8 = 1;"), "calls", line=True
+        "crashes after 50 calls", "later", after(50, "*(volatile int*)8 = 1;"), "calls", line=True
     ),
-    Fault("hangs after 50 calls", "later", _after(50, "volatile int on = 1; while (on) {}")),
-    Fault("is wrong after 50 calls", "later", _after(50, "$out[7] = 3; return 0;")),
+    Fault("hangs after 50 calls", "later", after(50, "volatile int on = 1; while (on) {}")),
+    Fault("is wrong after 50 calls", "later", after(50, "$out[7] = 3; return 0;")),
     Fault(
         "a thread that writes after it returned",
         "later",
@@ -175,18 +119,18 @@ LATER = (
 )
 
 PROCESSES = (
-    _calls("fork", "unistd.h", "if (fork() == 0) { sleep(30); _exit(0); }", "fork", "processes"),
-    _calls(
+    calls("fork", "unistd.h", "if (fork() == 0) { sleep(30); _exit(0); }", "fork", "processes"),
+    calls(
         "a double fork with a session of its own",
         "unistd.h",
         "if (fork() == 0) { setsid(); if (fork() == 0) sleep(30); _exit(0); }",
         "fork",
         "processes",
     ),
-    _calls("vfork", "unistd.h", "if (vfork() == 0) _exit(0);", "vfork", "processes"),
-    _calls("system", "cstdlib", 'if (system("sleep 30 &")) {}', "system", "processes"),
-    _calls("popen", "cstdio", 'popen("sleep 30", "r");', "popen", "processes"),
-    _calls(
+    calls("vfork", "unistd.h", "if (vfork() == 0) _exit(0);", "vfork", "processes"),
+    calls("system", "cstdlib", 'if (system("sleep 30 &")) {}', "system", "processes"),
+    calls("popen", "cstdio", 'popen("sleep 30", "r");', "popen", "processes"),
+    calls(
         "a system call by number",
         "sys/syscall.h",
         "if (syscall(SYS_fork) == 0) for (;;) pause();",
@@ -226,7 +170,7 @@ PROCESSES = (
         "",
         "#include <future>\n",
     ),
-    _calls("a library of one's own", "dlfcn.h", 'dlopen("libm.so.6", 2);', "dlopen", "processes"),
+    calls("a library of one's own", "dlfcn.h", 'dlopen("libm.so.6", 2);', "dlopen", "processes"),
     Fault(
         "500 threads of OpenMP",
         "processes",
@@ -252,19 +196,19 @@ PROCESSES = (
 )
 
 STATE = (
-    _calls("signal", "csignal", "signal(SIGINT, SIG_IGN);", "signal", "state"),
-    _calls(
+    calls("signal", "csignal", "signal(SIGINT, SIG_IGN);", "signal", "state"),
+    calls(
         "sigaction",
         "csignal",
         "struct sigaction a {}; a.sa_handler = SIG_IGN; sigaction(SIGUSR1, &a, nullptr);",
         "sigaction",
         "state",
     ),
-    _calls("chdir", "unistd.h", 'if (chdir("/")) {}', "chdir", "state"),
-    _calls("setenv", "cstdlib", 'setenv("FUSEC_FAULT", "1", 1);', "setenv", "state"),
-    _calls("unsetenv", "cstdlib", 'unsetenv("HOME");', "unsetenv", "state"),
-    _calls("umask", "sys/stat.h", "umask(0);", "umask", "state"),
-    _calls("fesetround", "cfenv", "fesetround(FE_UPWARD);", "fesetround", "state"),
+    calls("chdir", "unistd.h", 'if (chdir("/")) {}', "chdir", "state"),
+    calls("setenv", "cstdlib", 'setenv("FUSEC_FAULT", "1", 1);', "setenv", "state"),
+    calls("unsetenv", "cstdlib", 'unsetenv("HOME");', "unsetenv", "state"),
+    calls("umask", "sys/stat.h", "umask(0);", "umask", "state"),
+    calls("fesetround", "cfenv", "fesetround(FE_UPWARD);", "fesetround", "state"),
     Fault(
         "denormals switched off",
         "state",
@@ -295,16 +239,16 @@ STATE = (
         "#define JOIN(a, b) a##b\n",
         line=True,
     ),
-    _calls("close", "unistd.h", "close(1);", "close", "state"),
-    _calls("open", "fcntl.h", 'open("/dev/null", O_RDONLY);', "open", "state"),
-    _calls("a file", "cstdio", 'fopen("/tmp/fusec-fault", "w");', "fopen", "state"),
-    _calls("setlocale", "clocale", 'setlocale(LC_ALL, "C");', "setlocale", "state"),
-    _calls("rand", "cstdlib", "srand(1);", "srand", "state"),
-    _calls("omp_set_num_threads", "omp.h", "omp_set_num_threads(1);", "omp_set_num", "state"),
-    _calls("omp_set_dynamic", "omp.h", "omp_set_dynamic(1);", "omp_set_dynamic", "state"),
-    _calls("nice", "unistd.h", "if (nice(5)) {}", "nice", "state"),
-    _calls("alarm", "unistd.h", "alarm(1);", "alarm", "state"),
-    _calls(
+    calls("close", "unistd.h", "close(1);", "close", "state"),
+    calls("open", "fcntl.h", 'open("/dev/null", O_RDONLY);', "open", "state"),
+    calls("a file", "cstdio", 'fopen("/tmp/fusec-fault", "w");', "fopen", "state"),
+    calls("setlocale", "clocale", 'setlocale(LC_ALL, "C");', "setlocale", "state"),
+    calls("rand", "cstdlib", "srand(1);", "srand", "state"),
+    calls("omp_set_num_threads", "omp.h", "omp_set_num_threads(1);", "omp_set_num", "state"),
+    calls("omp_set_dynamic", "omp.h", "omp_set_dynamic(1);", "omp_set_dynamic", "state"),
+    calls("nice", "unistd.h", "if (nice(5)) {}", "nice", "state"),
+    calls("alarm", "unistd.h", "alarm(1);", "alarm", "state"),
+    calls(
         "sched_setaffinity",
         "sched.h",
         "cpu_set_t s; CPU_ZERO(&s); CPU_SET(0, &s); sched_setaffinity(0, sizeof s, &s);",
@@ -348,7 +292,7 @@ STATE = (
         "#define JOIN(a, b) a##b\n",
         line=True,
     ),
-    _calls(
+    calls(
         "the time, of OpenMP", "omp.h", "if (omp_get_wtime() > 1e12) $out[0] = 3;", "wtime", "state"
     ),
 )
@@ -533,7 +477,7 @@ HANGS = (
         "endless loop",
         "#include <omp.h>\n",
     ),
-    _calls("sleep", "unistd.h", "sleep(100);", "sleep", "hangs"),
+    calls("sleep", "unistd.h", "sleep(100);", "sleep", "hangs"),
     Fault(
         "prints without end",
         "hangs",
@@ -701,5 +645,9 @@ FAULTS: tuple[Fault, ...] = (
     *MEMORY,
     *HANGS,
     *VALUES,
+    *HIDDEN,
+    *COMPILER,
     *ACCEPTED,
 )
+
+__all__ = ["FAULTS", "TITLES", "Fault", "Group"]

@@ -61,7 +61,7 @@ def processes() -> set[int]:
         lost = lost and _is_ours(process)
         if process.info["status"] == psutil.STATUS_ZOMBIE or process.pid in (me, worker):
             continue
-        if command[:1] == [compiler]:
+        if compiler in command:
             # The native part of calls, built in the background, once a cache.
             continue
         if (parent == me or lost) and process.info["status"] != psutil.STATUS_ZOMBIE:
@@ -132,7 +132,8 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.stdout = answers
     sandbox.prestart()
-    call = fusec.compile(function, keep_inputs=True)
+    target = sys.argv[1] if len(sys.argv) > 1 else "cpp"
+    call = fusec.compile(function, keep_inputs=True, target=target)
     given = torch.randn(64, 64), torch.randn(64), torch.randn(64)
     call(*given)
     (kernel,) = call.kernels.values()

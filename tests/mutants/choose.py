@@ -8,8 +8,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import log
 from pathlib import Path
+from types import CodeType
 
 from mutants.mutate import Mutant, mutants
 
@@ -157,8 +159,12 @@ class Covering:
     def tests_of(self, mutant: Mutant, sources: Mapping[str, str]) -> list[Test]:
         """Return the tests that run a mutant's lines, in the order in which to run them."""
         if not mutant.imported:
-            lines = range(mutant.lines[0], mutant.lines[1] + 1)
-            found = self._names_at(mutant.file, lines)
+            first, last = mutant.lines
+            with_code = _lines_with_code(sources[mutant.file])
+            # a line of a constant, a tuple of numbers, is nothing that runs: what is above it is
+            while with_code.isdisjoint(range(first, last + 1)) and first > 1:
+                first -= 1
+            found = self._names_at(mutant.file, range(first, last + 1))
             return in_order((self.tests[name] for name in found), mutant.file)
         # It runs when somebody first imports it, which says nothing: what uses the name counts.
         names: set[str] = set()
@@ -200,6 +206,17 @@ def _nearness(tests: str, file: str) -> float:
         return FOR_THE_FILE
     own = path.parent.parts[2:]  # below compiler/fusec, as tests are below tests/compiler
     return FOR_THE_FOLDER if own and own == Path(tests).parent.parts[2:] else 1.0
+
+
+@cache
+def _lines_with_code(source: str) -> frozenset[int]:
+    found: set[int] = set()
+    left = [compile(source, "", "exec", dont_inherit=True)]
+    while left:
+        code = left.pop()
+        found.update(line for _, _, line in code.co_lines() if line)
+        left += [each for each in code.co_consts if isinstance(each, CodeType)]
+    return frozenset(found)
 
 
 def _uses(mutant: Mutant, sources: Mapping[str, str]) -> list[tuple[str, list[int]]]:

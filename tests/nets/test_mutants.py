@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -201,6 +202,16 @@ def test_what_is_imported_gets_a_mutants_code(monkeypatch: pytest.MonkeyPatch) -
     assert function.__code__ != before
     assert function.__code__.co_filename == polynomial.__file__
     assert not placing.put(replace(changed, imported=True), source)
+
+
+def test_a_line_of_a_constant_runs_with_the_line_above(tmp_path: Path) -> None:
+    numbers = "        (1, 2),\n        (3, 4),\n"
+    source = f"def f(x):\n    for y in (\n{numbers}    ):\n        x += y[0]\n    return x\n"
+    path = tmp_path / "lines.jsonl"
+    row = {"test": "test_f", "seconds": 1, "passed": True, "lines": {"toy.py": [1, 2, 6, 7]}}
+    path.write_text(json.dumps(row))
+    (four,) = [m for m in mutants("toy.py", source) if m.mutated == "(3, 5),"]
+    assert [t.name for t in Covering(path).tests_of(four, {"toy.py": source})] == ["test_f"]
 
 
 def test_of_all_mutants_any_first_part_is_fair(tmp_path: Path) -> None:

@@ -346,6 +346,27 @@ CASES: dict[str, Case] = {
     "each channel by itself": on_gpu(
         separable, ((4, 64, 28, 28, F16), (64, 1, 3, 3, F16), (128, 64, 1, 1, F16))
     ),
+    "compared with a number": Case(
+        lambda x: ((y := x.exp()) == 2, y == y.amax(), x.eq(x.amax()), x.amax() == x.abs().amax()),
+        ((8, 16),),
+    ),
+    "channels inward, then as they were": Case(
+        lambda x, w, v: (
+            y := F.conv2d(F.relu(F.conv2d(x, w, padding=1)), v, padding=1),
+            (y * 2).cumsum(1), y.sort(2)[0], y.flatten(1).amax(1), y[:, 3].exp(),
+        )[1:],
+        ((2, 16, 32, 32), (32, 16, 3, 3), (16, 32, 3, 3)),
+    ),
+    "pooled, then convolved": Case(
+        lambda x, w: F.conv2d(F.max_pool2d(F.conv2d(x, w, padding=1), 2), w).amax((2, 3)),
+        ((2, 16, 32, 32), (16, 16, 3, 3)),
+    ),
+    "odd rows, too few": on_gpu(lambda x, w: (x @ w).relu(), ((64, 1024, F16), (1024, 3, F16))),
+    "odd rows of few": on_gpu(lambda x, w: (x @ w).relu(), ((2, 100, F16), (100, 3001, F16))),
+    "joined rows": training(
+        lambda t, u, w: F.embedding(t, w).relu() @ F.embedding(u, w).t(),
+        ((64, I64), (16, I64), (100, 32)),
+    ),
     "lists": Case(
         in_lists, ((4, 5), (4, 5), (2,)),
     ),

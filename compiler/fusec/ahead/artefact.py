@@ -233,6 +233,7 @@ class Artefact:
         self.summary = str(data["summary"])
         self.graph = LoadedGraph(data["graph"], entry.read_bytes)
         self.calls = 0
+        self.manager: object = None  # what TorchDynamo knows it by
         made = {name: self._made(value) for name, value in data["globals"].items()}
         prefix = f"__fusec_{self.digest[:12]}"
         renamed = {name: f"{prefix}{name}" for name in made}
@@ -338,7 +339,7 @@ class TakenUp:
 def _is_there(code: CodeType, artefact: Artefact) -> bool:
     """Whether TorchDynamo still knows of an artefact: ``torch._dynamo.reset`` forgets all."""
     entries: Any = native_frames._debug_get_precompile_entries(code)
-    return any(entry.code is artefact.code for entry in entries)
+    return any(entry.guard_manager is artefact.manager for entry in entries)
 
 
 def _install(code: CodeType, artefact: Artefact) -> None:
@@ -348,7 +349,8 @@ def _install(code: CodeType, artefact: Artefact) -> None:
         root.add_lambda_guard(artefact.fits, text, None)
     except TypeError:  # before torch 2.12
         root.add_lambda_guard(artefact.fits, text)
-    native_frames._load_precompile_entry(code, GuardManagerWrapper(root), artefact.code)
+    artefact.manager = GuardManagerWrapper(root)
+    native_frames._load_precompile_entry(code, artefact.manager, artefact.code)
 
 
 __all__ = ["Artefact", "Kept", "TakenUp", "keep_call"]

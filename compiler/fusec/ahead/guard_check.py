@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from fusec.ahead.guard_table import GLOBALS, LOCALS, GuardRow, GuardTable, tensor_text
+from fusec.ahead.guard_table import GLOBALS, LOCALS, GuardRow, GuardTable
+from fusec.ahead.guard_words import asked, seen
 from fusec.ahead.places import (
     GLOBAL_HOOKS,
     HOOKS,
@@ -25,10 +26,11 @@ from fusec.ahead.places import (
     relation_code,
     tensor_facts,
 )
+from fusec.capture.guards.described import readable_name
 from fusec.compiled.references import JSON, NotKept, constant, reference
 from fusec.freezing import Unfit
 
-_NOTHING = (LookupError, AttributeError, TypeError, ValueError, NotKept)
+_NOTHING = (ArithmeticError, LookupError, AttributeError, TypeError, ValueError, NotKept)
 _EARLY = frozenset({"state", "modes", "default device", "hooks", "global hooks"})
 _EXPRESSIONS = {
     "name": "{0}[{1!r}]",
@@ -69,17 +71,17 @@ class GuardCheck:
         for row in self.table.rows:
             found = self._found(row, places)
             if found != row.expected:
-                text = self.table.places[row.place].text
-                what = f"{text}: {row.kind} {_words(row, row.expected)}"
-                return Unfit(self.table.summary(), what, _words(row, found))
-        seen: dict[int, str] = {}
+                what = asked(row, self.table.places[row.place].text, found)
+                return Unfit(self.table.summary(), what, seen(row, found))
+        names: dict[int, str] = {}
         for number in self.table.unaliased:
             tensor = places.value(self.table.places, number)
-            text = self.table.places[number].text
-            if id(tensor) in seen:
-                other = seen[id(tensor)]
-                return Unfit(self.table.summary(), f"{text} is another tensor than {other}", "one")
-            seen[id(tensor)] = text
+            name = readable_name(self.table.places[number].text)
+            if id(tensor) in names:
+                other = names[id(tensor)]
+                what = f"{name} and {other} are two tensors"
+                return Unfit(self.table.summary(), what, "one tensor")
+            names[id(tensor)] = name
         return None
 
     def _found(self, row: GuardRow, places: Places) -> JSON:
@@ -142,7 +144,11 @@ def _state_found(row: GuardRow) -> JSON:
         hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
         return None if hooks is None else "hooks on saved tensors"
     state = state_guard(row.expected)
-    return row.expected if state.check() else {"state": state.reason().strip()}
+    if state.check():
+        return row.expected
+    guard: Any = torch._C._dynamo.guards.GlobalStateGuard()
+    now: JSON = json.loads(guard.__getstate__())
+    return now if now != row.expected else {"state": state.reason().strip()}
 
 
 def state_guard(expected: JSON) -> Any:
@@ -154,19 +160,6 @@ def state_guard(expected: JSON) -> Any:
     guard: Any = torch._C._dynamo.guards.GlobalStateGuard()
     guard.__setstate__(json.dumps(expected))
     return guard
-
-
-def _words(row: GuardRow, data: JSON) -> str:
-    if row.kind == "tensor" and isinstance(data, dict) and "shape" in data:
-        strides = (
-            "" if data["strides"] == row.expected["strides"] else f" strides {data['strides']}"
-        )
-        device = "" if data["device"] == row.expected["device"] else f" on {data['device']}"
-        return f"{tensor_text(data)}{strides}{device}"
-    if isinstance(data, dict) and len(data) == 1:
-        ((kind, inner),) = data.items()
-        return f"{inner}" if kind != "nothing" else f"nothing ({inner})"
-    return str(data)
 
 
 class _Writer:
@@ -215,7 +208,7 @@ class _Writer:
         body = "\n".join(f"        {line}" for line in self.lines)
         text = f"def check(L):\n    try:\n{body}\n        return True\n    except ERRORS:\n"
         text += "        return False\n"
-        self.names["ERRORS"] = (LookupError, AttributeError, TypeError, ValueError)
+        self.names["ERRORS"] = (ArithmeticError, LookupError, AttributeError, TypeError, ValueError)
         exec(compile(text, "<guards of an artefact>", "exec"), self.names)
         found: Callable[[Mapping[str, Any]], bool] = self.names["check"]
         return found

@@ -20,6 +20,8 @@ from fusec.compiled.references import JSON, NotKept, constant, reference
 
 _HOOKS = "top_saved_tensors_hooks ids == None"
 _NO_DEVICE = "utils_device.CURRENT_DEVICE == None"
+# How torch 2.11 asks for a number of Python's.
+_AS_TENSOR = re.compile(r"___as_tensor\(([LG]\[[^()]*)\)\.item\(\)")
 # TorchDynamo's accessors without a key, and the step that each is.
 _STEPS: Mapping[str, tuple[str, ...]] = {
     "GetGenericDictGuardAccessor": ("dict",),
@@ -173,6 +175,7 @@ class _Reader:
                 self.ask(number, "module hooks", [], f"no hooks on {place.text}")
 
     def relation(self, text: str) -> None:
+        text = _AS_TENSOR.sub(r"\1", text)
         self.values.relation(text)  # whether it is one that can be asked
         self.ask(LOCALS, "relation", text, text)
 

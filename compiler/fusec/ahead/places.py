@@ -32,6 +32,7 @@ _ALLOWED = (
     ast.Add,
     ast.Sub,
     ast.Mult,
+    ast.Div,
     ast.FloorDiv,
     ast.Mod,
     ast.Compare,

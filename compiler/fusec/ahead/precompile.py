@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from fusec.ahead.artefact import Kept
-from fusec.ahead.signatures import CallSignature
+from fusec.ahead.signatures import CallSignature, NotWritable
 from fusec.report import counted
 
 
@@ -85,7 +85,7 @@ class Precompilable(Protocol):
 def precompile_here(
     compiled: Precompilable,
     name: str,
-    signatures: Sequence[CallSignature | tuple[Any, ...]],
+    signatures: Sequence[CallSignature | tuple[Any, ...] | torch.Tensor],
     *,
     progress: Callable[[int, int, Precompiled], object] | None = None,
     stop: threading.Event | None = None,
@@ -98,15 +98,32 @@ def precompile_here(
         signatures: What the calls are like, or the arguments of one.
         progress: Told after each: how many are done, of how many, and what became of it.
         stop: Set it, and no further signature is begun.
+
+    Raises:
+        NotWritable: One is neither a signature nor a tuple of arguments.
     """
+    calls = [_call(each) for each in signatures]
     done: list[Precompiled] = []
-    for signature in signatures:
+    for call in calls:
         if stop is not None and stop.is_set():
             return Precompilation(name, tuple(done), stopped=True)
-        done.append(_precompile(compiled, signature))
+        done.append(_precompile(compiled, call))
         if progress is not None:
-            progress(len(done), len(signatures), done[-1])
+            progress(len(done), len(calls), done[-1])
     return Precompilation(name, tuple(done))
+
+
+def _call(given: object) -> CallSignature | tuple[Any, ...]:
+    """Return what a call is like; a tensor stands for the only argument of one."""
+    if isinstance(given, CallSignature):
+        return given
+    if isinstance(given, torch.Tensor):
+        return (given,)
+    if isinstance(given, (tuple, list)):
+        return tuple(given)
+    raise NotWritable(
+        f"a {type(given).__name__} is no call", "give tuples of arguments: [(x,), (x, y)]"
+    )
 
 
 def _precompile(compiled: Precompilable, signature: CallSignature | tuple[Any, ...]) -> Precompiled:

@@ -84,8 +84,8 @@ class InputCheck:
                 require_plain(value, f"input {self._hint(name)}")
         sizes: dict[Symbol, int] = {}
         for symbol, (source, dim) in program.sizes.items():
-            sizes[symbol] = value = _size(named[source], dim)
-            low, high = _range(symbol)
+            sizes[symbol] = value = size_of(named[source], dim)
+            low, high = size_range(symbol)
             if not low <= value <= high:
                 place = self._hint(source) if dim is None else f"size {dim} of {self._hint(source)}"
                 raise UnexpectedInput(
@@ -119,7 +119,7 @@ class InputCheck:
         positions = {name: i for i, name in enumerate(program.inputs)}
         numbers = {symbol: i for i, symbol in enumerate(program.sizes)}
         sizes = tuple(
-            (positions[source], -1 if dim is None else dim, *_range(symbol))
+            (positions[source], -1 if dim is None else dim, *size_range(symbol))
             for symbol, (source, dim) in program.sizes.items()
         )
         wanted = tuple(
@@ -174,13 +174,14 @@ def _encoded(expr: Expr, numbers: Mapping[Symbol, int]) -> int | tuple[tuple[int
     return tuple(steps)
 
 
-def _range(symbol: Symbol) -> tuple[int, int]:
+def size_range(symbol: Symbol) -> tuple[int, int]:
     """Return the least and the largest value that a symbolic size was compiled for."""
     size = symbol.size.constant if symbol.size is not None else None
     return symbol.low, _LARGEST if size is None else size - 1
 
 
-def _size(value: object, dim: int | None) -> int:
+def size_of(value: object, dim: int | None) -> int:
+    """Return the size that an input brings: a number's value, or one of a tensor's dimensions."""
     if dim is None:
         return int(value)  # type: ignore[call-overload, no-any-return]
     if not isinstance(value, torch.Tensor) or dim >= value.dim():
@@ -214,4 +215,4 @@ def _numbers(values: Sequence[Expr], sizes: Mapping[Symbol, int]) -> tuple[int, 
     return tuple(int(v.evaluate(lambda symbol: sizes[symbol])) for v in values)  # type: ignore[call-overload]
 
 
-__all__ = ["InputCheck", "UnexpectedInput"]
+__all__ = ["InputCheck", "UnexpectedInput", "size_of", "size_range"]

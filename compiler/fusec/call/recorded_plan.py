@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from fusec.call.epilogue import Marks
+
 
 @dataclass(frozen=True)
 class RecordedPlan:
@@ -15,10 +17,12 @@ class RecordedPlan:
 
     Attributes:
         updated: The inputs that the first outputs are copied into.
-        returned: How many outputs are no tensors saved for backward.
+        returned: How many outputs are not saved for backward.
+        symbols: How many of those that are saved, the last ones, are sizes.
         constant: Those of them that have no gradient.
         gradients: Positions of the gradients that the backward graph takes.
         layouts: Shape and strides of each of these, or its memory format.
+        marks: What AOTAutograd puts on results whose sizes vary.
     """
 
     updated: tuple[int, ...]
@@ -26,6 +30,8 @@ class RecordedPlan:
     constant: tuple[int, ...]
     gradients: tuple[int, ...]
     layouts: tuple[tuple[Any, Any, torch.memory_format | None], ...]
+    symbols: int
+    marks: Marks
 
     def saved(self, ctx: Any, inputs: Sequence[Any], outputs: list[Any]) -> tuple[Any, ...]:
         """Save for backward what forward computed for it; return what its caller gets.
@@ -36,7 +42,8 @@ class RecordedPlan:
             outputs: Likewise, all of them.
         """
         # As AOTAutograd does it: a view would keep its base and its history.
-        kept = outputs[self.returned :]
+        end = len(outputs) - self.symbols
+        kept, ctx.symints = outputs[self.returned : end], outputs[end:]
         ctx.save_for_backward(*[t.detach() if t._is_view() else t for t in kept])
         for i, each in enumerate(self.updated):
             if outputs[i] is inputs[each]:

@@ -19,7 +19,7 @@ from fusec.capture.fast_path.direct import (
     analyze_no_operators,
     wraps_no_more,
 )
-from fusec.capture.fast_path.recorded import recorded_call
+from fusec.capture.fast_path.recorded import recorded_call, recorded_plan
 from fusec.capture.frozen_calls import refuse_capture
 from fusec.capture.graph_compiler import GraphCompiler, Orders, graph_stage
 from fusec.capture.graph_inputs import (
@@ -161,7 +161,9 @@ def _take_shortcuts(graph: CompiledGraph, compiler: GraphCompiler, modes: Result
         graph.bypass(direct, converts=compiler.autocast and direct.calls_operators)
         return
     elif direct is None and compiler.forward is not None:
-        graph.record(recorded_call(graph.compiled, compiler.forward, graph.run_captured))
+        graph.recorded_plan = plan = recorded_plan(graph.compiled)
+        if plan is not None:
+            graph.record(recorded_call(graph.compiled, plan, compiler.forward, graph.run_captured))
     if direct is not None:
         direct.forget_epilogue()
 

@@ -25,6 +25,7 @@ from torch._dynamo.types import ConvertFrameReturn
 from fusec.capture.guards.described import describe_failure
 from fusec.freezing import FrozenMiss, Unfit, is_frozen
 
+_TYPE = re.compile(r"___check_type_id\((.+), \d+\), type=<class '(.+)'>")
 _TENSOR = re.compile(r"check_tensor\(L\['(\w+)'\], .*?, torch\.(\w+), .* size=\[([^\]]*)\]")
 _MOST_ARGUMENTS = 6
 _PATIENCE = 1.0  # seconds; TorchDynamo takes microseconds
@@ -159,7 +160,7 @@ def _failed(manager: Any, parts: Sequence[str], values: Any) -> tuple[str, str]:
     text = texts[0] if texts else ""
     value = _value(manager, text, values)
     said = describe_failure(text)
-    return (said.guard, said.text) if not value else (said.guard, value)
+    return _TYPE.sub(r"\1 is of the type \2", said.guard), value or said.text
 
 
 def _holds(manager: Any, text: str, values: Any) -> bool:

@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 
 from fusec.call.autocast import without_autocast
 from fusec.call.eager_graph import run_eagerly
+from fusec.call.epilogue import Epilogue
 from fusec.call.recorded_plan import RecordedPlan
 from fusec.compiled.part import CompiledPart
 from fusec.errors import FusecError
@@ -69,12 +70,14 @@ class GraphCalls:
         self.compiled: Callable[..., Any] | None = None
         self.lock = threading.RLock()
         self._direct: CompiledPart | None = None
-        # What is called past AOTAutograd's wrappers, and whether it runs with autocast off.
-        self.direct_part: CompiledPart | None = None
+        # The only part, what is to be done beside running it, and whether with autocast off.
+        self.plain: tuple[CompiledPart, Epilogue] | None = None
         self.converts = False
         self.traced: tuple[CodeType, ...] = ()  # what TorchDynamo went through
         self.effects: tuple[SideEffect, ...] = ()  # what is changed beside the result
         self._recorded: Callable[..., Any] | None = None
+        # What calls that record for autograd do beside running the parts; None where not known.
+        self.recorded_plan: RecordedPlan | None = None
         # Compiles the backward part where that waits for the first gradient.
         self.make_backward: Callable[[], object] | None = None
         self._last_inputs: tuple[Any, ...] | None = None
@@ -151,7 +154,7 @@ class GraphCalls:
             converts: Whether it calls operators where autocast is on, which would convert their
                 inputs once more.
         """
-        self.converts = converts
+        self.converts, self.plain = converts, (part, part.epilogue)
         native, marks = part.native(), part.epilogue.marks
         if marks and native is None:
             part.forget_epilogue()
@@ -159,7 +162,6 @@ class GraphCalls:
         if native is not None and marks:
             native.call.marks = marks
         run = part.direct_entry()
-        self.direct_part = part
         if converts:
             self.compiled = without_autocast(run)
             return  # nobody may call the native program itself
@@ -174,12 +176,6 @@ class GraphCalls:
         """
         if call is not None:
             self.compiled = self._recorded = call
-
-    @property
-    def recorded_plan(self) -> RecordedPlan | None:
-        """What calls that record for autograd do beside running the parts; None if not known."""
-        found: RecordedPlan | None = getattr(self._recorded, "plan", None)
-        return found
 
     def entry(self) -> Callable[..., Any]:
         """Return the shortest way to call the graph: past this object where there is one."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fusec.call.autocast import without_autocast
+from fusec.call.epilogue import Marks, put_marks
 from fusec.call.recorded_plan import RecordedPlan
 from fusec.call.updates import note_updates
 from fusec.compiled.references import JSON, NotKept, constant, constant_value
@@ -26,7 +27,7 @@ def written_plan(plan: RecordedPlan) -> JSON:
     for shape, strides, memory_format in plan.layouts:
         sizes = [*(shape or ()), *(strides or ())]
         if not all(type(size) is int for size in sizes):
-            raise NotKept("its sizes are symbolic")
+            raise NotKept("the layout of a gradient has symbolic sizes")
         known = None if shape is None else [list(shape), list(strides)]
         layouts.append([known, constant(memory_format)])
     return {
@@ -35,7 +36,19 @@ def written_plan(plan: RecordedPlan) -> JSON:
         "constant": list(plan.constant),
         "gradients": list(plan.gradients),
         "layouts": layouts,
+        "symbols": plan.symbols,
+        "marks": written_marks(plan.marks),
     }
+
+
+def written_marks(marks: Marks) -> JSON:
+    """Return as JSON what is put on results whose sizes vary."""
+    return [[at, name, sorted(dims)] for at, name, dims in marks]
+
+
+def read_marks(data: JSON) -> Marks:
+    """Return what ``written_marks`` wrote."""
+    return tuple((at, name, frozenset(dims)) for at, name, dims in data)
 
 
 def read_plan(data: JSON) -> RecordedPlan:
@@ -50,6 +63,8 @@ def read_plan(data: JSON) -> RecordedPlan:
         tuple(data["constant"]),
         tuple(data["gradients"]),
         tuple(layouts),
+        int(data["symbols"]),
+        read_marks(data["marks"]),
     )
 
 
@@ -75,13 +90,14 @@ def recorded(plan: RecordedPlan, run_forward: Run, run_backward: Run) -> Callabl
             if torch.is_grad_enabled():
                 raise RuntimeError(_TWICE)  # as AOTAutograd says it
             given = plan.laid_out(_plain(plan, gradients))
-            return tuple(run_backward([*ctx.saved_tensors, *given]))
+            return tuple(run_backward([*ctx.symints, *ctx.saved_tensors, *given]))
 
     apply: Callable[..., Any] = Recorded.apply
     updated = plan.updated
 
     def call(*inputs: Any) -> Any:
         outputs = apply(*inputs)
+        put_marks(plan.marks, outputs[len(updated) :])
         if not updated:
             return outputs
         note_updates([inputs[i] for i in updated], outputs)
@@ -102,4 +118,4 @@ def _plain(plan: RecordedPlan, gradients: Sequence[Any]) -> list[Any]:
     return found
 
 
-__all__ = ["read_plan", "recorded", "written_plan"]
+__all__ = ["read_marks", "read_plan", "recorded", "written_marks", "written_plan"]

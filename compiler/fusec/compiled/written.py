@@ -1,8 +1,8 @@
 """A compiled graph as text: its host program, its kernels, and what to do with the outputs.
 
 Only what runs by itself is kept: a graph past AOTAutograd's wrappers, or one that records for
-autograd with its backward part, of known sizes, on the CPU.  Of others the reason is said; a second
-process captures them again, and finds their kernels in the store.
+autograd with its backward part, on the CPU.  Of others the reason is said; a second process
+captures them again, and finds their kernels in the store.  Sizes may be symbolic: a call has them.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
 
 from fusec.call.autocast import without_autocast
-from fusec.call.epilogue import Epilogue
+from fusec.call.epilogue import Epilogue, put_marks
 from fusec.call.huge_pages import empty_cpu, empty_large, pooled
-from fusec.call.input_check import UnexpectedInput
+from fusec.call.input_check import UnexpectedInput, size_of, size_range
 from fusec.call.launch import CppRunnable, multiply_into
 from fusec.call.results import expect
 from fusec.codegen.host_program import emit_host
 from fusec.codegen.host_values import DTYPES
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
-from fusec.compiled.recorded import read_plan, recorded, written_plan
+from fusec.compiled.recorded import read_marks, read_plan, recorded, written_marks, written_plan
 from fusec.compiled.references import JSON, NotKept, constant, constant_value, reference, resolve
-from fusec.ir.index import Expr
+from fusec.ir.index_text import expr_text
+from fusec.ir.program import Program
 from fusec.kernel import Kernel
 from fusec.kernel_source import Argument, Signature
 from fusec.memory.poison import poisoned
@@ -59,18 +59,18 @@ def written_graph(graph: CompiledGraph) -> KeptGraph:
     """
     if graph.fallback:
         raise NotKept(graph.fallback)
-    if any(each.state.scheduled.sizes for each in graph.parts):
-        raise NotKept("its sizes are symbolic")
     tensors: dict[str, bytes] = {}
     data: JSON = {"name": graph.name, "converts": graph.converts}
-    part, plan = graph.direct_part, graph.recorded_plan
-    if part is not None:
-        if part.epilogue.marks or any(make is not None for _, _, make in part.epilogue.views):
+    plan = graph.recorded_plan
+    if graph.plain is not None:
+        part, epilogue = graph.plain
+        if any(make is not None for _, _, make in epilogue.views):
             raise NotKept("it returns views of its inputs")
         data |= {
             "part": _part(part, tensors),
-            "updates": list(part.epilogue.updates),
-            "returns": [[at, source] for at, source, _ in part.epilogue.views],
+            "updates": list(epilogue.updates),
+            "returns": [[at, source] for at, source, _ in epilogue.views],
+            "marks": written_marks(epilogue.marks),
         }
         return KeptGraph(data, tensors)
     if plan is None:
@@ -100,6 +100,7 @@ def _part(part: CompiledPart, tensors: dict[str, bytes]) -> JSON:
         "constants": {n: _written(v, tensors) for n, v in host.constants.items()},
         "kernels": {name: _kernel(part, name) for name in part.kernels},
         "inputs": [_input(part, name) for name in program.inputs],
+        **_sizes(program),
         "pooled": part.has_large_tensors(),
         "operators": part.calls_operators,
     }
@@ -146,18 +147,27 @@ def _input(part: CompiledPart, name: str) -> JSON:
     buffer = part.state.scheduled.buffers.get(name)
     if buffer is None:
         return None
-    return {
-        "name": buffer.hint or name,
-        "shape": [_number(size) for size in buffer.shape],
-        "strides": [_number(stride) for stride in buffer.strides],
-        "dtype": str(buffer.dtype).removeprefix("torch."),
-    }
+    return {"name": buffer.hint or name, "dtype": str(buffer.dtype).removeprefix("torch.")}
 
 
-def _number(expr: Expr) -> int:
-    if expr.constant is None:
-        raise NotKept("its sizes are symbolic")
-    return int(expr.constant)
+def _sizes(program: Program) -> JSON:
+    """Return where each symbolic size is read, and the inputs' sizes and strides as Python text."""
+    names = {symbol: f"s{number}" for number, symbol in enumerate(program.sizes)}
+    places = {name: position for position, name in enumerate(program.inputs)}
+    read = [[places[source], dim, *size_range(s)] for s, (source, dim) in program.sizes.items()]
+    layouts = []
+    for name in program.inputs:
+        buffer = program.buffers.get(name)
+        if buffer is None:
+            layouts.append("None")
+            continue
+        shape, strides = (
+            "".join(f"{expr_text(each, names.__getitem__)}, " for each in values)
+            for values in (buffer.shape, buffer.strides)
+        )
+        layouts.append(f"(({shape}), ({strides}))")
+    text = f"lambda {', '.join(names.values())}: [{', '.join(layouts)}]"
+    return {"sizes": read, "layouts": text}
 
 
 # -- running it again -----------------------------------------------------------------------
@@ -212,10 +222,13 @@ class LoadedGraph:
         if "plan" in data:
             return recorded(read_plan(data["plan"]), *runs)
         views = tuple((at, source, None) for at, source in data["returns"])
-        epilogue, run = Epilogue(tuple(data["updates"]), views), runs[0]
+        epilogue = Epilogue(tuple(data["updates"]), views, read_marks(data["marks"]))
+        (run,) = runs
 
         def call(*inputs: Any) -> Any:
-            return epilogue.finish(inputs, run(list(inputs)))
+            results = epilogue.finish(inputs, run(list(inputs)))
+            put_marks(epilogue.marks, results)
+            return results
 
         return without_autocast(call) if data["converts"] else call
 
@@ -248,7 +261,7 @@ class LoadedPart:
             "empty_large": poisoned(empty_large),
             "empty": poisoned(torch.empty_strided),
             "expect": expect,
-            "expect_inputs": partial(_expect, tuple(map(_layout, data["inputs"]))),
+            "expect_inputs": _Expected(data),
             "multiply_into": multiply_into,
             "launch": lambda name, tensors, sizes: runnables[name](tensors, sizes),
         }
@@ -302,35 +315,58 @@ def _signature(kernel: JSON) -> Signature:
     )
 
 
-def _layout(data: JSON) -> tuple[Any, ...] | None:
-    if data is None:
-        return None
-    dtype = resolve({"dtype": data["dtype"]})
-    steps = tuple(
-        None if size == 1 or 0 in data["shape"] else stride
-        for size, stride in zip(data["shape"], data["strides"], strict=True)
-    )
-    return data["name"], torch.Size(data["shape"]), steps, dtype
+class _Expected:
+    """What the inputs must be that kernels were compiled for; sizes are read from the inputs."""
+
+    def __init__(self, data: JSON) -> None:
+        self._inputs = [
+            None if each is None else (each["name"], resolve({"dtype": each["dtype"]}))
+            for each in data["inputs"]
+        ]
+        self._sizes = [tuple(each) for each in data["sizes"]]
+        code = compile(data["layouts"], "<sizes of inputs>", "eval")
+        self._layouts: Callable[..., list[Any]] = eval(code, {"__builtins__": {}})
+        self._known = None if self._sizes else self._layouts()
+
+    def __call__(self, inputs: Sequence[object]) -> None:
+        """Raise unless they are.
+
+        Raises:
+            UnexpectedInput: One has other sizes, strides or another type.
+        """
+        if len(inputs) != len(self._inputs):
+            raise UnexpectedInput(f"{len(self._inputs)} inputs are expected, not {len(inputs)}")
+        layouts = self._known if self._known is not None else self._read(inputs)
+        for value, expected, layout in zip(inputs, self._inputs, layouts, strict=True):
+            if expected is not None:
+                _expect(value, *expected, *layout)
+
+    def _read(self, inputs: Sequence[object]) -> list[Any]:
+        found = []
+        for position, dim, low, high in self._sizes:
+            size = size_of(inputs[position], dim)
+            if not low <= size <= high:
+                raise UnexpectedInput(f"a size is {size}; compiled for {low} to {high}")
+            found.append(size)
+        return self._layouts(*found)
 
 
-def _expect(layouts: Sequence[tuple[Any, ...] | None], inputs: Sequence[object]) -> None:
-    """Raise unless the inputs are what the kernels were compiled for."""
-    if len(inputs) != len(layouts):
-        raise UnexpectedInput(f"{len(layouts)} inputs are expected, not {len(inputs)}")
-    for value, layout in zip(inputs, layouts, strict=True):
-        if layout is None:
-            continue
-        name, shape, strides, dtype = layout
-        require(value, f"input {name}")
-        assert isinstance(value, torch.Tensor)
-        fits = value.shape == shape and value.dtype == dtype and value.device.type == "cpu"
-        if not fits or any(
-            step not in (None, found) for step, found in zip(strides, value.stride(), strict=True)
-        ):
-            raise UnexpectedInput(
-                f"input {name}: expected {dtype} {tuple(shape)}, not {value.dtype} "
-                f"{tuple(value.shape)} with strides {value.stride()}"
-            )
+def _expect(
+    value: object, name: str, dtype: object, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    require(value, f"input {name}")
+    assert isinstance(value, torch.Tensor)
+    fits = value.shape == shape and value.dtype == dtype and value.device.type == "cpu"
+    if not fits or (0 not in shape and not _lie_so(value, strides)):
+        raise UnexpectedInput(
+            f"input {name}: expected {dtype} {shape}, not {value.dtype} "
+            f"{tuple(value.shape)} with strides {value.stride()}"
+        )
+
+
+def _lie_so(value: torch.Tensor, strides: Sequence[int]) -> bool:
+    found = zip(value.shape, value.stride(), strides, strict=True)
+    return all(step == wanted or size == 1 for size, step, wanted in found)
 
 
 __all__ = ["KeptGraph", "LoadedGraph", "written_graph"]

@@ -186,6 +186,14 @@ def _index_fill(operator: torch._ops.OpOverload) -> Callable[..., object]:
     return amended
 
 
+def _packed(operator: torch._ops.OpOverload) -> Callable[..., object]:
+    """Return torch's own, laid out as eager has it on a CPU: without gaps and in order."""
+    rule = get_decompositions([operator])[operator]
+    return lambda x, *rest, **more: rule(
+        x.contiguous() if x.device.type == "cpu" else x, *rest, **more
+    )
+
+
 def _nan_to_num(x: torch.Tensor, *numbers: float | None) -> object:
     """Torch's own, which has none for complex tensors; eager does."""
     if x.is_complex():
@@ -198,6 +206,21 @@ def _roll(x: torch.Tensor, shifts: list[int], dims: list[int] | tuple[int, ...] 
     """Torch's own, laid out as eager has it: torch's forgets that the channels are innermost."""
     rule = get_decompositions([aten.roll.default])[aten.roll.default]
     return rule(x, shifts, dims).contiguous(memory_format=suggest_memory_format(x))
+
+
+def _rrelu(
+    x: torch.Tensor,
+    noise: torch.Tensor,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: object = None,
+) -> object:
+    """Of evaluation, laid out as eager has it on a CPU; random slopes are ATen's."""
+    if training:
+        return NotImplemented
+    x = x.contiguous() if x.device.type == "cpu" else x
+    return aten.leaky_relu(x, (lower + upper) / 2), noise
 
 
 @pw_cast_for_opmath
@@ -244,12 +267,16 @@ def _view_copy(x: torch.Tensor, shape: list[int]) -> torch.Tensor:
 def _with_exact_statistics(operator: torch._ops.OpOverload) -> Callable[..., object]:
     """Return torch's own of a batch norm, less a rounding of the statistics that backward reads.
 
+    On a CPU it is laid out as eager has it: in order, or with the channels innermost.
+
     Eager keeps these in the type of weights or running statistics, if that is wider than the
     input's (under autocast, say); torch's own rounds them to the input's on the CPU.
     """
     rule = get_decompositions([operator])[operator]
 
     def amended(x: torch.Tensor, weight: torch.Tensor | None, *rest: object) -> object:
+        if x.device.type == "cpu":
+            x = x.contiguous(memory_format=suggest_memory_format(x))
         given = [weight, *rest]
         wide = any(isinstance(each, torch.Tensor) and each.dtype != x.dtype for each in given)
         if x.dtype not in (torch.float16, torch.bfloat16) or x.device.type != "cpu" or not wide:
@@ -286,8 +313,10 @@ _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.index_fill.int_Scalar: _index_fill(aten.index_fill.int_Scalar),
     aten.index_fill.int_Tensor: _index_fill(aten.index_fill.int_Tensor),
     aten.linalg_vector_norm.default: _vector_norm,
+    aten.log_sigmoid_forward.default: _packed(aten.log_sigmoid_forward.default),
     aten.nan_to_num.default: _nan_to_num,
     aten.roll.default: _roll,
+    aten.rrelu_with_noise_functional.default: _rrelu,
     aten.silu_backward.default: _silu_backward,
     aten.threshold_backward.default: _threshold_backward,
     aten.view_copy.default: _view_copy,

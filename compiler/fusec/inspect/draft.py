@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from itertools import groupby
+from pathlib import PurePath
 from typing import Any
 
 import torch
 
+from fusec.capture.fixed_sizes import why_fixed
 from fusec.capture.graph_inputs import input_names
 from fusec.compiled.graph import CompiledGraph
+from fusec.graph.facts.user_lines import user_line
 from fusec.inspect.predict import Captured
 from fusec.inspect.sections import Sectioned
 from fusec.report import GraphBreak, Guard, SourceLine, counted
@@ -48,6 +52,7 @@ class Obstacle:
         mend: What to do; empty where there is nothing to do.
         where: The user's line.
         count: How often it was found.
+        about: What a guard is about, as the user calls it: ``encoder.0.weight``.
     """
 
     kind: Kind
@@ -55,11 +60,18 @@ class Obstacle:
     mend: str = ""
     where: SourceLine | None = None
     count: int = 1
+    about: str = ""
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, *, file: bool = False) -> str:
+        """Return it as a line; with the name of the user's file where there are several."""
         times = f" ({self.count} times)" if self.count > 1 else ""
-        place = f"   [{self.where}]" if self.where is not None else ""
-        return f"{self.what}{times}{place}"
+        if self.where is None:
+            return f"{self.what}{times}"
+        name = f"{PurePath(self.where.file).name} " if file else ""
+        return f"{self.what}{times}   [{name}{self.where}]"
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,13 +125,24 @@ class Draft(Sectioned):
             f"{wrong or 'nothing'} to mend",
         ]
         yield f"{self.name}, draft: {', '.join(counts)}", []
+        file = len({each.where.file for each in self.findings if each.where is not None}) > 1
         for kind in Kind:
+            found = self.of(kind)
             lines: list[str] = []
-            for each in self.of(kind):
-                lines.append(str(each))
-                if each.mend:
-                    lines.append(f"  to mend it: {each.mend}")
-            yield kind.value, lines
+            shown = _alike(found) if kind is Kind.GUARD else found
+            for mend, same in groupby(shown, key=lambda each: each.mend):
+                before = len(lines)
+                lines += [each.text(file=file) for each in same]
+                if mend:
+                    lines.append(
+                        f"  to mend {'it' if len(lines) == before + 1 else 'them'}: {mend}"
+                    )
+            heading = (
+                f"{kind.value} ({len(found)})"
+                if kind is Kind.GUARD and len(lines) < len(found)
+                else kind.value
+            )
+            yield heading, lines
         yield "for export", list(self.export)
 
     def data(self) -> dict[str, Any]:
@@ -128,6 +151,28 @@ class Draft(Sectioned):
         return {"name": self.name, "graphs": self.graphs, "kernels": self.kernels, "found": found}
 
 
+def _alike(guards: Sequence[Obstacle]) -> list[Obstacle]:
+    """Return guards with those of a module's parts that ask the same as one line."""
+    groups: dict[tuple[str, str], list[Obstacle]] = {}
+    for each in guards:
+        owner, _, name = each.about.rpartition(".")
+        asked = each.what.replace(each.about, name, 1) if owner else each.what
+        groups.setdefault((asked, "" if owner else each.what), []).append(each)
+    found = []
+    for (asked, _), same in groups.items():
+        if len(same) == 1:
+            found += same
+            continue
+        owners = [each.about.rpartition(".")[0] for each in same]
+        more = f" and {len(owners) - _OWNERS} more" if len(owners) > _OWNERS else ""
+        places = {each.where for each in same}
+        where = same[0].where if len(places) == 1 else None
+        what = f"{asked}, of {', '.join(owners[:_OWNERS])}{more}"
+        found.append(Obstacle(Kind.GUARD, what, "", where))
+    return found
+
+
+_OWNERS = 4  # parts of a module that are named of those whose guards are alike
 _PART = re.compile(r"_(?:parameters|buffers)_")  # of a module, whose sizes never change
 
 
@@ -196,26 +241,40 @@ def _of_graph(graph: CompiledGraph) -> Iterator[Obstacle]:
     for part in graph.parts:
         if part.kind == "backward":
             continue
+        program = part.state.scheduled
         for name in part.state.updated:
-            buffer = part.state.scheduled.buffers.get(name)
+            buffer = program.buffers.get(name)
             shown = buffer.hint if buffer is not None and buffer.hint else name
-            shown = shown.removeprefix("__dict___")
-            yield Obstacle(Kind.EFFECT, f"{shown}: the tensor is updated in place")
+            yield Obstacle(
+                Kind.EFFECT,
+                f"{shown.removeprefix('__dict___')}: the tensor is updated in place",
+                "a module's buffer may stay so, also in an export; of another tensor return the"
+                " new value",
+                _updated_at(graph, program.inputs, name),
+            )
+
+
+def _updated_at(graph: CompiledGraph, inputs: Sequence[str], name: str) -> SourceLine | None:
+    """Return the line that uses an updated input last."""
+    places = graph.eager.graph.find_nodes(op="placeholder")
+    if name not in inputs or len(inputs) != len(places):
+        return None
+    traces = [node.meta.get("stack_trace") for node in places[inputs.index(name)].users]
+    return user_line(traces[-1]) if traces else None
 
 
 def _guards(guards: Iterable[Guard]) -> Iterator[Obstacle]:
     for guard in guards:
-        yield Obstacle(Kind.GUARD, guard.text, "", guard.where)
+        yield Obstacle(Kind.GUARD, guard.text, "", guard.where, about=guard.source)
 
 
 def _fixed(symbolic: Captured) -> Iterator[Obstacle]:
     """Yield the sizes of arguments that are numbers though all were to be symbolic."""
-    where = {guard.source: guard.where for guard in symbolic.guards}
     for graph in symbolic.graphs:
         names = input_names(graph.eager)
         for position, node in enumerate(graph.eager.graph.find_nodes(op="placeholder")):
             value = node.meta.get("example_value")
-            name = re.sub(r"^l_(\w+?)_$", r"\1", str(names.get(position, "")).lower())
+            name = _argument(str(names.get(position, "")))
             if not isinstance(value, torch.Tensor) or not name or _PART.search(node.name):
                 continue
             if name.startswith("_"):
@@ -224,13 +283,21 @@ def _fixed(symbolic: Captured) -> Iterator[Obstacle]:
                 # A symbol that a guard has since made a number of is no int yet.
                 size = given if isinstance(given, int) else given.node.maybe_as_int()
                 if size is not None and size > 1:
+                    why = why_fixed(given, graph.eager)
+                    what = f"{name} has {size} in dimension {dim}, whatever is asked for"
                     yield Obstacle(
                         Kind.FIXED,
-                        f"{name} has {size} in dimension {dim}, whatever is asked for",
-                        "something compares it or is made for it: write that for any size, or"
-                        " leave the size fixed",
-                        where.get(name),
+                        f"{what}: {why.reason}",
+                        "leave it fixed where it follows from a weight or a setting; else write"
+                        " that line for any size",
+                        why.where,
                     )
+
+
+def _argument(name: str) -> str:
+    """Return what the user calls an input that TorchDynamo has named: ``l_x_``, ``l_args_0_``."""
+    name = re.sub(r"^l_(\w+?)_$", r"\1", name.lower()).removeprefix("kwargs_")
+    return re.sub(r"^args_(\d+)$", r"args[\1]", name)
 
 
 def _each_once(found: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
@@ -239,7 +306,7 @@ def _each_once(found: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
         counts[each] = counts.get(each, 0) + 1
     order = list(Kind)
     return tuple(
-        Obstacle(each.kind, each.what, each.mend, each.where, count)
+        replace(each, count=count)
         for each, count in sorted(counts.items(), key=lambda item: order.index(item[0].kind))
     )
 

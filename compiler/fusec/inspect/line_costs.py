@@ -12,10 +12,12 @@ from fusec.codegen.common.traffic import NO_SIZES, Sizes, read_bytes, written_by
 from fusec.ir.body import Body, Buffer, axis_sizes, is_shared
 from fusec.ir.index import Symbol
 from fusec.ir.interpret import size_values
+from fusec.ir.program import Extern
 from fusec.ir.shapes import counted
 from fusec.ir.walk import free_axes
 from fusec.kernel import Kernel
 from fusec.report import SourceLine
+from fusec.timing.limits import step_bytes
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,24 @@ def graph_line_costs(graph: Any) -> dict[int, dict[SourceLine, LineCost]]:
         for kernel in part.kernels.values():
             found[id(kernel)] = line_costs(kernel, sizes, buffers)
     return found
+
+
+def graph_call_bytes(graph: Any) -> dict[SourceLine, int]:
+    """Return the bytes that the calls of ATen of each line moved in a graph's latest call.
+
+    Args:
+        graph: A ``CompiledGraph``.
+    """
+    found: dict[SourceLine, int] = defaultdict(int)
+    for part in graph.parts:
+        program = part.state.scheduled
+        if part.last_inputs is None:
+            continue
+        sizes = size_values(program, part.last_inputs)
+        for step in program.steps:
+            if isinstance(step, Extern) and not step.is_plumbing and step.where is not None:
+                found[step.where] += step_bytes(program, step, sizes)
+    return dict(found)
 
 
 def latest_sizes(part: Any) -> dict[Symbol, int]:
@@ -126,4 +146,4 @@ def _scaled(found: dict[SourceLine, int], total: int) -> dict[SourceLine, int]:
     return {line: round(total * count / known) for line, count in found.items()} if known else {}
 
 
-__all__ = ["LineCost", "graph_line_costs", "latest_sizes", "line_costs"]
+__all__ = ["LineCost", "graph_call_bytes", "graph_line_costs", "latest_sizes", "line_costs"]

@@ -411,10 +411,7 @@ def remainder(numerator: Expr, divisor: Expr) -> Expr:
 
 def _coarsen(expr: Expr, divisor: int) -> tuple[int, Expr, Expr] | None:
     """Write ``expr = factor * high + low`` with ``0 <= low < factor`` and factor | divisor."""
-    candidates = sorted({gcd(c, divisor) for m, c in expr.terms.items() if m}, reverse=True)
-    for factor in candidates:
-        if factor <= 1:
-            continue
+    for factor in sorted({gcd(c, divisor) for m, c in expr.terms.items() if m} - {1}):
         high, low = expr.divided(_constant(factor))
         if _fits(low, _constant(factor)):
             return factor, high, low
@@ -435,7 +432,7 @@ def _join_remainders(expr: Expr) -> Expr:
             atom = monomial[position]
             assert isinstance(atom, Mod)
             others = monomial[:position] + monomial[position + 1 :]
-            partner = Expr({others: c}) * atom.divisor if others else atom.divisor * c
+            partner = Expr({others: c}) * atom.divisor
             quotient = floor_div(atom.numerator, atom.divisor)
             if len(quotient.terms) != 1 or len(partner.terms) != 1:
                 continue
@@ -449,8 +446,7 @@ def _join_remainders(expr: Expr) -> Expr:
                 wanted_monomial, whole = found
             terms = dict(expr.terms)
             del terms[monomial], terms[wanted_monomial]
-            joined = Expr({others: c}) * whole if others else whole * c
-            expr = Expr(terms).plus(joined)
+            expr = Expr(terms).plus(Expr({others: c}) * whole)
             break
         else:
             return expr

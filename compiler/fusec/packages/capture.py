@@ -349,8 +349,10 @@ class _Watch:
         name = compiled._name()
         if compiled.breaks:
             first = compiled.breaks[0]
+            where = f" ({first.where})" if first.where is not None else ""
             return CannotPackage(
-                f"{name} is more than one graph: {first}", "mend the graph break, or package less"
+                f"{name} is more than one graph: {first.reason}{where}",
+                first.hint or "mend the graph break, or package less",
             )
         for graph in compiled.graphs:
             if graph.fallback:
@@ -431,17 +433,17 @@ def _result(name: str, seen: _Seen) -> Any:
     measures = seen.measured > sum(type(value) is int for value in seen.given)
 
     def described(value: Any) -> Any:
+        leaf = _same(value, seen.leaves) if isinstance(value, torch.Tensor) else None
+        if leaf is not None:  # it may be among what the graph returns: one that it updates is
+            return {"leaf": leaf}
         at = _same(value, seen.returned)
         if at is not None and isinstance(value, (torch.Tensor, _Number)):
             return {"output": at}
         if isinstance(value, torch.Tensor):
-            leaf = _same(value, seen.leaves)
-            if leaf is None:
-                raise CannotPackage(
-                    f"{name} returns a tensor that its graph does not compute",
-                    "a package returns what it computes, or what it is given",
-                )
-            return {"leaf": leaf}
+            raise CannotPackage(
+                f"{name} returns a tensor that its graph does not compute",
+                "a package returns what it computes, or what it is given",
+            )
         if isinstance(value, PLAIN):
             if type(value) is int and measures:
                 raise CannotPackage(

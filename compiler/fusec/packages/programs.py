@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from fusec.call.input_check import _range
+from fusec.call.input_check import size_range
+from fusec.capture.fixed_sizes import why_fixed
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.ir.index import Expr
 from fusec.ir.printer import dtype_name
@@ -23,6 +24,7 @@ from fusec.packages.capture import CapturedCall, plain_value
 from fusec.packages.errors import CannotPackage
 from fusec.packages.operators import NAMESPACES
 from fusec.packages.runtime.expressions import Expression
+from fusec.packages.runtime.guards import size_name
 from fusec.packages.runtime.json_text import LARGEST
 from fusec.packages.sizes import (
     bounds,
@@ -31,7 +33,6 @@ from fusec.packages.sizes import (
     known_size,
     of_sympy,
     shape_environment,
-    why_fixed,
 )
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
@@ -155,6 +156,11 @@ def plain_program(
     Raises:
         CannotPackage: It does what no package can hold.
     """
+    if captured.part.draws_seed:
+        raise CannotPackage(
+            f"{captured.name} draws random numbers",
+            "call .eval() on the module, or pass the random numbers as an argument",
+        )
     return _Plain(captured, name, weights, device).program
 
 
@@ -217,7 +223,7 @@ class _Plain:
             for dim in self.captured.asked.get(leaf, ()):
                 if isinstance(shape[dim], int):
                     given = seen.get(leaf, value)
-                    why = why_fixed(given.shape[dim])
+                    why = why_fixed(given.shape[dim], self.captured.graph.eager)
                     program.fixed.append(f"size {dim} of {label} is always {shape[dim]}: {why}")
             program.guards.append(
                 {
@@ -250,12 +256,17 @@ class _Plain:
                     "dimension alone",
                     "leave that dimension out of dynamic=",
                 )
-            low, high = _range(symbol)
+            low, high = size_range(symbol)
             entry = found[symbol.name]
             entry["low"] = max(entry["low"], low)
             entry["high"] = min(entry["high"], high, LARGEST)
         if self.environment is not None:
-            self.program.conditions = conditions(self.environment, self.symbols)
+            names = {
+                entry["name"]: size_name(self.captured.names[entry["leaf"]], entry["dimension"])
+                for entry in self.program.sizes
+            }
+            graph = self.captured.graph.eager
+            self.program.conditions = conditions(self.environment, names, graph)
 
     # -- buffers ------------------------------------------------------------------------------
 

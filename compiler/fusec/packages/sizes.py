@@ -8,13 +8,16 @@ cannot be written down is an error, never left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import PurePath
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
+from torch import fx
 from torch.utils._sympy import functions as symbolic
 from torch.utils._sympy.numbers import IntInfinity, NegativeIntInfinity
 
+from fusec.capture.fixed_sizes import asked_at
 from fusec.ir.index import Expr, FloorDiv, Mod
 from fusec.packages.errors import CannotPackage
 from fusec.packages.runtime.expressions import Expression, text
@@ -128,12 +131,15 @@ def bounds(environment: Any, symbol: Any) -> tuple[int, int]:
     return least, most
 
 
-def conditions(environment: Any, symbols: Mapping[str, Any]) -> list[dict[str, Any]]:
+def conditions(
+    environment: Any, symbols: Mapping[str, str], graph: fx.GraphModule
+) -> list[dict[str, Any]]:
     """Return what code has asked of the sizes, each with its words and line.
 
     Args:
         environment: The ShapeEnv.
-        symbols: Those that calls bring, by name.
+        symbols: Those that calls bring, by name, with what a user calls them.
+        graph: What was captured.
 
     Raises:
         CannotPackage: One cannot be written down, or is about a size that no call brings.
@@ -150,8 +156,8 @@ def conditions(environment: Any, symbols: Mapping[str, Any]) -> list[dict[str, A
                 "a package holds graphs whose sizes come from its inputs",
             )
         known = of_sympy(wanted)
-        line = _line(guard.sloc)
-        words = text(known) + (f" ({line})" if line else "")
+        line = asked_at(guard.sloc, graph)
+        words = text(known, symbols) + (f" ({PurePath(line.file).name} {line})" if line else "")
         found.setdefault(text(known), {"expression": known, "text": words})
     if getattr(environment, "deferred_runtime_asserts", None):
         raise CannotPackage(
@@ -161,33 +167,6 @@ def conditions(environment: Any, symbols: Mapping[str, Any]) -> list[dict[str, A
     return list(found.values())
 
 
-def why_fixed(size: Any) -> str:
-    """Return why a dimension that was to stay dynamic is a number; with the line, if known.
-
-    Args:
-        size: As TorchDynamo saw it.
-    """
-    if isinstance(size, int):
-        if size in (0, 1):
-            return f"torch takes {size} for a size of its own: give an example of 2 or more"
-        return "the code, or torch's capture of it, takes the size as a number"
-    symbol, environment = size.node._expr, size.node.shape_env
-    for guard in environment.guards:
-        if isinstance(guard.expr, sympy.Eq) and symbol in guard.expr.free_symbols:
-            line = _line(guard.sloc)
-            return f"the code asks whether it is {known_size(environment, size)}" + (
-                f", {line}" if line else ""
-            )
-    line = _line(environment.replacements_slocs.get(symbol))
-    return "the code takes it for a number" + (f", {line}" if line else "")
-
-
-def _line(place: Any) -> str:
-    """Return where the user's code asked, as ShapeEnv noted it."""
-    user = getattr(place, "maybe_user_loc", None)
-    return " ".join(str(user).split()) if user else ""
-
-
 __all__ = [
     "bounds",
     "conditions",
@@ -195,5 +174,4 @@ __all__ = [
     "known_size",
     "of_sympy",
     "shape_environment",
-    "why_fixed",
 ]

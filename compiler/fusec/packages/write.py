@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import json
 import platform
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -276,16 +278,13 @@ class _Contents:
             members[MEMBER] = data
         path.parent.mkdir(parents=True, exist_ok=True)
         if beside is not None and data is not None:
-            partial = beside.with_name(f".{beside.name}.part")
-            partial.write_bytes(data)
-            partial.replace(beside)
-        new = path.with_name(f".{path.stem}-new.fuse")
-        try:
+            with _new_file(beside) as new:
+                new.write_bytes(data)
+                new.replace(beside)
+        with _new_file(path) as new:
             write_archive(new, facts, members)
             self._compare(new)
             new.replace(path)
-        finally:
-            new.unlink(missing_ok=True)
         return self._packaged(path, binaries, left_out)
 
     def _packaged(
@@ -428,6 +427,25 @@ class _Contents:
                 tensor = tensor.as_strided((count,), (1,))
             found[name] = tensor.cpu().clone(memory_format=torch.contiguous_format)
         return bytes(save(found))
+
+
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[Path]:
+    """Give a file beside another one that takes its place when it is whole: nobody else's.
+
+    Raises:
+        CannotPackage: It cannot be written.
+    """
+    new = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
+    try:
+        yield new
+    except OSError as error:
+        raise CannotPackage(
+            f"{path} cannot be written: {error.strerror or error}", "give a place that has room"
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
 
 
 def _require_alike(name: str, result: Any, expected: Any) -> None:

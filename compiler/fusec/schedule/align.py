@@ -263,20 +263,18 @@ def _exprs(axes: tuple[Symbol, ...]) -> tuple[Expr, ...]:
 def _is_bijection(
     mapping: Mapped, axes: tuple[Symbol, ...], onto: tuple[Symbol, ...], turn: bool
 ) -> bool:
-    """Whether ``mapping`` sends the non-trivial axes to all of ``onto``, each exactly once."""
+    """Whether ``mapping`` sends the non-trivial axes to all of ``onto``, each to one of its size.
+
+    What it sends elsewhere is no permutation; a reshape agrees in the row-major position.
+    """
     wide = [a for a in axes if a.size != 1]
     if any(a not in mapping for a in wide):
         return False
     places = [
         _lone_symbol(mapping[a]) or (_turned_symbol(mapping[a]) if turn else None) for a in wide
     ]
-    if all(p is not None for p in places):
-        # a permutation: distinct axes of the same extents
-        same = all(p.size == a.size for p, a in zip(places, wide, strict=True) if p is not None)
-        return same and len(set(places)) == len(wide) == len([a for a in onto if a.size != 1])
-    # a reshape: the row-major position agrees
-    position = flatten([mapping.get(a, Expr.of(0)) for a in axes], axis_sizes(axes))
-    return position == flatten(_exprs(onto), axis_sizes(onto))
+    same = all(p is not None and p.size == a.size for p, a in zip(places, wide, strict=True))
+    return same and len(set(places)) == len(wide) == len([a for a in onto if a.size != 1])
 
 
 def _join(

@@ -91,14 +91,15 @@ def _ordered(
     if beyond < 1.0:
         scores = {axis: score + _too_short(axis) for axis, score in scores.items()}
     innermost = min(reversed(axes), key=scores.__getitem__)
-    leading = max(
-        (item for item in weighted if _stride_of(item[0], innermost)),
-        key=lambda item: (item[1], -abs(_stride_of(item[0], innermost) or 0)),
-        default=None,
-    )
+    along = [
+        (size, -abs(stride), offset)
+        for offset, size in weighted
+        if (stride := _stride_of(offset, innermost))
+    ]
+    leading = max(along, key=lambda each: each[:2], default=None)
 
     def place(axis: Symbol) -> tuple[float, float]:
-        stride = _stride_of(leading[0], axis) if leading is not None else None
+        stride = _stride_of(leading[2], axis) if leading is not None else None
         if axis is innermost:
             return (-1.0, -1.0)
         return (float(abs(stride)) if stride else float(1 << 50), scores[axis])
@@ -162,9 +163,6 @@ def _joinable(body: Body, buffers: Mapping[str, Buffer], outer: Symbol, inner: S
         elif isinstance(node, Reduce) and (outer in node.axes) != (inner in node.axes):
             return False
     for expr in exprs:
-        symbols = expr.symbols()
-        if outer not in symbols and inner not in symbols:
-            continue
         if not (expr.is_affine_in(outer) and expr.is_affine_in(inner)):
             return False
         if expr.coefficient(outer) != expr.coefficient(inner) * inner.size:

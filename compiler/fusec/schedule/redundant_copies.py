@@ -58,8 +58,6 @@ def take_over(
         saved = 2 * program.buffers[made].bytes
         reason = "the result is changed where it lies"
         decisions.append(FusionDecision(maker.name, step.name, True, reason, saved))
-    if not gone:
-        return tuple(steps), []
     left: list[Step] = []
     for step in steps:
         if step.name in gone:

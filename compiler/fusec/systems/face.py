@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -178,6 +178,22 @@ class System:
         """Return arguments for ``Popen`` that keep the terminal's signals from a child."""
         return {}
 
+    def guarded(
+        self, command: Sequence[str], *, memory: int, written: int, seconds: int = 0
+    ) -> list[str]:
+        """Return a command that ends when this process does, however that ends, and has limits.
+
+        Args:
+            command: What to run, ``detached``, with a pipe for its input that stays open.
+            memory: Bytes of its address space, of each of its processes; 0 for no limit.
+            written: Bytes of the largest file that it may write.
+            seconds: Of a processor, for each of its processes; 0 for no limit.
+
+        Raises:
+            OSError: There is no such program.
+        """
+        return list(command)
+
     def end_tree(self, process: subprocess.Popen[Any]) -> None:
         """Kill a process that was started ``detached``, and those that it started."""
         process.kill()
@@ -246,6 +262,18 @@ class System:
 
     def dirty_memory(self, byte: int) -> None:
         """Fill what is handed out next without being written: ``malloc``'s memory, the stack."""
+
+    def writes_above(self, function: int, numbers: Sequence[int]) -> bool | None:
+        """Call a function on a stack of its own; return whether it wrote above its part of it.
+
+        Args:
+            function: Its address; its result is lost.
+            numbers: Its arguments, integers or addresses of 64 bits.
+
+        Returns:
+            None where that cannot be seen, and it was not called.
+        """
+        return None
 
     def adopt_orphans(self) -> None:
         """Let what descendants leave behind become children of this process, where it can be."""

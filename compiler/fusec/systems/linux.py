@@ -12,11 +12,11 @@ import platform
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusec.systems import linux_limits, linux_state
+from fusec.systems import linux_limits, linux_stack, linux_state
 from fusec.systems.face import Counts, Processor
 from fusec.systems.posix import Posix
 
@@ -137,6 +137,10 @@ class Linux(Posix):
             pointer = int.from_bytes(context.raw[_X86_RSP : _X86_RSP + 8], "little")
             # What is called from here on lies a little deeper than that call has.
             ctypes.memset(pointer - _STACK_LEFT - _STACK_FILLED, byte, _STACK_FILLED)
+
+    def writes_above(self, function: int, numbers: Sequence[int]) -> bool | None:
+        """Call a function on a stack of its own; return whether it wrote above its part of it."""
+        return linux_stack.writes_above(function, numbers)
 
     def adopt_orphans(self) -> None:
         """Let what descendants leave behind become children of this process."""

@@ -21,6 +21,13 @@ _FENV = 64
 _TAGS = 8
 _MXCSR = 28
 _SETTINGS = 0xFFC0  # of it, without the flags that every operation may raise
+# Of glibc's FILE, in words: the places in its buffer, the buffer, and what stays: markers, the next
+# stream, its number, its lock, what wide characters and conversions need, its table of functions.
+_STREAM_WORDS = 28
+_PLACES = range(1, 7)
+_BUFFER = 7
+_FIXED = (12, 13, 14, 17, 19, 20, 21, 27)
+_FULL = 0  # _IOFBF
 _INFO_FIELDS = 10  # of mallinfo2: bytes in use are the eighth, those of mappings the fifth
 
 
@@ -137,8 +144,23 @@ def _modes() -> list[int]:
 
 def _streams() -> list[int | None]:
     streams = [ctypes.c_void_p.in_dll(_libc, name) for name in ("stdin", "stdout", "stderr")]
-    numbers = [_libc.fileno(stream) if stream.value else -1 for stream in streams]
-    return [stream.value for stream in streams] + numbers
+    found: list[int | None] = [stream.value for stream in streams]
+    for stream in streams:
+        found.append(_libc.fileno(stream) if stream.value else -1)
+        if stream.value and hasattr(_libc, "gnu_get_libc_version"):
+            found += _stream_parts(stream)
+    return found
+
+
+def _stream_parts(stream: ctypes.c_void_p) -> list[int]:
+    """Return what a stream of glibc's is made of, and whether its places lie in its buffer."""
+    words = (ctypes.c_uint64 * _STREAM_WORDS).from_address(stream.value or 0)
+    if not words[_BUFFER] and _libc.fileno(stream) == 1:
+        # Else the first thing printed would allocate it, which is no change.
+        _libc.setvbuf(stream, None, _FULL, 0)
+    base, end = words[_BUFFER], words[_BUFFER + 1]
+    inside = all(base <= words[place] <= end for place in _PLACES)
+    return [base, end, inside, *(words[place] for place in _FIXED)]
 
 
 def _openmp(path: Path | None) -> list[int]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import errno
 import functools
 import mmap
 import os
 import resource
+import shutil
 import signal
 import socket
 import stat
 import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from fusec.systems.face import Fault, System
@@ -25,6 +28,27 @@ _PROT_NONE = 0
 _FAILED = ctypes.c_void_p(-1).value
 _LENGTH = struct.Struct("=I")
 _MOST_DESCRIPTORS = 8
+
+_SHELL = "/bin/sh"
+_BLOCK = 512  # bytes, of what POSIX's ulimit counts in
+# A child of the shell waits for the end of a pipe that the process which began all this holds open:
+# also where that was killed, and could end nobody. What a signal ends, the shell ends by as well.
+_GUARD = """\
+exec 3<&0 </dev/null
+ulimit -c 0 2>/dev/null
+ulimit -f "$1" 2>/dev/null
+ulimit -v "$2" 2>/dev/null
+ulimit -t "$3" 2>/dev/null
+shift 3
+(read -r nothing <&3; kill -9 0) >/dev/null 2>&1 &
+watch=$!
+exec 3<&-
+"$@"
+status=$?
+kill -9 "$watch"
+[ "$status" -le 128 ] || kill -"$((status - 128))" "$$"
+exit "$status"
+"""
 
 _Handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -72,6 +96,20 @@ class Posix(System):
     def detached(self) -> dict[str, Any]:
         """Return arguments for ``Popen`` that start a session of its own."""
         return {"start_new_session": True}
+
+    def guarded(
+        self, command: Sequence[str], *, memory: int, written: int, seconds: int = 0
+    ) -> list[str]:
+        """Return a command that a shell runs: it kills its session where its input ends."""
+        program = command[0]
+        if shutil.which(program) is None:
+            code = errno.EACCES if Path(program).exists() else errno.ENOENT
+            raise OSError(code, os.strerror(code), program)
+        if not os.access(_SHELL, os.X_OK):
+            return list(command)
+        limits = [str(written // _BLOCK)]
+        limits += [str(most or "unlimited") for most in (memory // 1024, seconds)]
+        return [_SHELL, "-c", _GUARD, "compile", *limits, *command]
 
     def end_tree(self, process: subprocess.Popen[Any]) -> None:
         """Kill a process that was started ``detached``, and those that it started."""

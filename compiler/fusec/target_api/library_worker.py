@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusec.errors import LoadError
+from fusec.systems import this_system
 from fusec.target_api.worker import Placed
 
 
@@ -34,6 +35,12 @@ class LibraryCandidate:
         pointers = [ctypes.c_void_p(argument.address) for argument in arguments]
         numbers = [ctypes.c_int64(size) for size in (*sizes, threads)]
         return int(self._function(*pointers, *numbers))
+
+    def writes_above(self, arguments: Sequence[Placed], sizes: Sequence[int], threads: int) -> bool:
+        """Run once on a stack of its own; return whether it wrote into its caller's part."""
+        address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
+        numbers = [*(argument.address for argument in arguments), *sizes, threads]
+        return bool(this_system().writes_above(address, numbers))
 
     def refused(self, error: Exception) -> Mapping[str, Any]:
         """Return nothing: it has been compiled before."""

@@ -10,7 +10,7 @@ import torch
 
 from fusec.devices import CPU, GPU, is_gpu
 from fusec.ir.index import Symbol
-from fusec.ir.program import Extern, Program, tensor_refs
+from fusec.ir.program import Extern, Program, Step, tensor_refs
 from fusec.report import Timing, counted
 from fusec.timing.measure import PRECISION, interleave
 
@@ -152,11 +152,18 @@ def moved_bytes(
         if known and known.get(step.name, -1) >= 0:
             total += known[step.name]
             continue
-        for name in (*step.reads(), *step.writes()):
-            if (buffer := program.buffers.get(name)) is not None:
-                count = buffer.elements.evaluate(lambda symbol: sizes[symbol])
-                assert isinstance(count, int)
-                total += count * buffer.dtype.itemsize
+        total += step_bytes(program, step, sizes)
+    return total
+
+
+def step_bytes(program: Program, step: Step, sizes: Mapping[Symbol, int]) -> int:
+    """Return the bytes of the tensors that a step reads and writes, once each."""
+    total = 0
+    for name in (*step.reads(), *step.writes()):
+        if (buffer := program.buffers.get(name)) is not None:
+            count = buffer.elements.evaluate(lambda symbol: sizes[symbol])
+            assert isinstance(count, int)
+            total += count * buffer.dtype.itemsize
     return total
 
 
@@ -173,4 +180,13 @@ def limit(count: int, products: int, device: str = "cpu") -> Limit:
     return Limit(count, copy, products, seconds)
 
 
-__all__ = ["Limit", "MeasuredLimits", "copy_time", "least_bytes", "limit", "machine", "moved_bytes"]
+__all__ = [
+    "Limit",
+    "MeasuredLimits",
+    "copy_time",
+    "least_bytes",
+    "limit",
+    "machine",
+    "moved_bytes",
+    "step_bytes",
+]

@@ -37,6 +37,8 @@ __all__ = ["Compiler", "build", "find_compiler"]
 SOURCE = "kernel.cpp"
 LIBRARY = this_system().library
 TIME_LIMIT = 60.0
+# Seconds of a processor's for what somebody typed: templates and macros may have no end, either.
+EDIT_PROCESSOR_LIMIT = 20
 # zig builds its C++ library first, once a machine, and begins again where it was ended.
 ZIG_TIME_LIMIT = 400.0
 BUILT = "fusec_cpp_library"  # a file beside it that says so
@@ -53,6 +55,7 @@ def build(
     extra_flags: Sequence[str] = (),
     kind: str = "library",
     time_limit: float = TIME_LIMIT,
+    processor_limit: int = 0,
     store: CacheStore | None = None,
     children: Children | None = None,
 ) -> Path:
@@ -63,6 +66,7 @@ def build(
         extra_flags: Flags after the usual ones.
         kind: The namespace in the store: texts that a user edited have one of their own.
         time_limit: Seconds for the compiler.
+        processor_limit: Seconds of a processor's for each of its processes; 0 for no limit.
         store: Where to look and to keep; the process's default store if None.
         children: Has the compiler while it runs, so that somebody else ends it at an interrupt.
             Who builds many texts so tells the store of it at the end.
@@ -89,6 +93,7 @@ def build(
             extra_flags=extra_flags,
             kind=kind,
             time_limit=time_limit,
+            processor_limit=processor_limit,
         )
 
     if running is not children and running is not given_children():
@@ -130,6 +135,7 @@ def build_missing(
     extra_flags: Sequence[str] = (),
     kind: str = "library",
     time_limit: float = TIME_LIMIT,
+    processor_limit: int = 0,
 ) -> Path | FusecError:
     """Build one text that was not in the store, unless another process is quicker.
 
@@ -142,12 +148,15 @@ def build_missing(
         extra_flags: Flags after the usual ones.
         kind: The namespace in the store.
         time_limit: Seconds for the compiler, and to wait for another process.
+        processor_limit: Seconds of a processor's for each of its processes; 0 for no limit.
     """
     with store.lock(kind, key, timeout=time_limit, stopped=lambda: children.stopped):
         entry = store.get(kind, key)
         if entry is None:
             try:
-                library = compile_text(compiler, text, extra_flags, time_limit, children)
+                library = compile_text(
+                    compiler, text, extra_flags, time_limit, children, processor_limit
+                )
             except FusecError as error:
                 return error
             files: dict[str, bytes | Path] = {SOURCE: text.encode(), LIBRARY: library}
@@ -189,6 +198,7 @@ def compile_text(
     extra_flags: Sequence[str],
     time_limit: float,
     children: Children,
+    processor_limit: int = 0,
 ) -> bytes:
     """Run the compiler and return the shared object.
 
@@ -201,7 +211,7 @@ def compile_text(
     """
     refuse_if_frozen("a C++ kernel that the store has not")
     try:
-        return _compile(compiler, text, extra_flags, time_limit, children)
+        return _compile(compiler, text, extra_flags, time_limit, children, processor_limit)
     except FusecError:
         raise  # one of them is a TimeoutError, which is an OSError
     except OSError as error:
@@ -219,6 +229,7 @@ def _compile(
     extra_flags: Sequence[str],
     time_limit: float,
     children: Children,
+    processor_limit: int = 0,
 ) -> bytes:
     text = with_helpers(text, SOURCE)
     plain = all(name in PLAIN_HEADERS for name in INCLUDE.findall(text))
@@ -230,8 +241,8 @@ def _compile(
         kept = environment.get("ZIG_GLOBAL_CACHE_DIR")
         first = Path(kept, BUILT) if kept and not plain else None
         if first is not None and not first.exists():
-            time_limit = max(time_limit, ZIG_TIME_LIMIT)
-        process = children.start(command, folder, environment)
+            time_limit, processor_limit = max(time_limit, ZIG_TIME_LIMIT), 0
+        process = children.start(command, folder, environment, processor_limit)
         try:
             output = listen(process, time_limit)
         except subprocess.TimeoutExpired:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from fusec.systems import this_system
+from fusec.toolchain.listen import end, start
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,23 +27,21 @@ class Children:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(
-        self, command: Sequence[str], folder: str, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        folder: str,
+        environment: Mapping[str, str] | None = None,
+        processor: int = 0,
     ) -> subprocess.Popen[str]:
-        """Start a compiler in a process group of its own, with its scratch files in ``folder``."""
+        """Start a compiler in a process group of its own, with its scratch files in ``folder``.
+
+        ``processor`` is the seconds of one that each of its processes may take, 0 for any number.
+        """
         with self.lock:
             if self.stopped:
                 raise KeyboardInterrupt
-            process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env={**os.environ, "LC_ALL": "C", "TMPDIR": folder, **(environment or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                **this_system().detached(),
-            )
+            here = {**os.environ, "LC_ALL": "C", "TMPDIR": folder, **(environment or {})}
+            process = start(command, folder, here, processor=processor)
             self.running.add(process)
         this_system().follow_priority(process.pid)
         return process
@@ -51,9 +50,7 @@ class Children:
         """End a compiler if it still runs, with what it started, and forget it."""
         with self.lock:
             self.running.discard(process)
-        if process.poll() is None:
-            this_system().end_tree(process)
-            process.wait()
+        end(process)
 
     def stop(self) -> None:
         """End every compiler and let no further one start."""

@@ -17,11 +17,10 @@ from pathlib import Path
 from fusec.cache import scratch
 from fusec.errors import CompileError
 from fusec.helper_block import with_helpers
-from fusec.systems import this_system
 from fusec.toolchain.build import SOURCE, parse_diagnostics
 from fusec.toolchain.children import Children
 from fusec.toolchain.compiler import Compiler, find_compiler
-from fusec.toolchain.listen import listen
+from fusec.toolchain.listen import end, listen, start
 
 ADDRESS = "AddressSanitizer"
 UNDEFINED = "UndefinedBehaviorSanitizer"
@@ -123,16 +122,9 @@ def run_watched(
         (here / MAIN).write_text(program)
         (here / "data").write_bytes(data)
         _build(compiler, [SOURCE, MAIN], folder, by)
-        process = subprocess.Popen(
-            [str(here / PROGRAM)],
-            cwd=folder,
-            env={**os.environ, **_settings(compiler)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            **this_system().detached(),
+        # AddressSanitizer reserves more addresses than there is memory.
+        process = start(
+            [str(here / PROGRAM)], folder, {**os.environ, **_settings(compiler)}, limited=False
         )
         timed_out = False
         output = ""
@@ -141,9 +133,7 @@ def run_watched(
         except subprocess.TimeoutExpired:
             timed_out = True
         finally:
-            if process.poll() is None:
-                this_system().end_tree(process)
-                process.wait()
+            end(process)
     return Heard(process.returncode, output, by, timed_out, lines)
 
 

@@ -25,7 +25,10 @@ from fusec.verify.protocol import Message
 from fusec.verify.words import Finding
 
 # What the compiler's own start-up files bring into every library.
-_OWN_VARIABLES = re.compile(r"__dso_handle|completed\.\d+|__TMC_(END|LIST)__|dtor_idx\.\d+")
+_OWN_VARIABLES = re.compile(
+    r"__dso_handle|completed\.\d+|__TMC_(END|LIST)__|dtor_idx\.\d+"
+    r"|_GLOBAL_OFFSET_TABLE_|_TLS_MODULE_BASE_"
+)
 # Where exceptions find the function that looks at each frame.
 _PERSONALITY = re.compile(r"DW\.ref\.__g\w+_personality_\w+")
 # What a loader writes, and nobody after it: the linker has these pages read-only then, or reads
@@ -34,8 +37,11 @@ _LOADERS = re.compile(
     r"\.(data|bss)\.rel\.ro(\..*)?|\.relro_padding|\.(preinit|init|fini)_array|\.[cd]tors"
     r"|\.dynamic|\.got(\.plt)?|\.jcr|\.t(data|bss)|\.eh_frame(_hdr)?|\.gcc_except_table"
 )
+# What it fills as functions are called for the first time.
+_LINKED = frozenset({".got.plt", ".tdata", ".tbss"})
 # What answers clang's calls of OpenMP by libgomp's: ``toolchain/openmp/entry.cpp``.
 _OWN_THREADS = re.compile(r"_ZN12fusec_openmp\S+")
+_OWN_PARTS = frozenset({"_init", "_fini"})
 _OWN_STARTS = frozenset({"frame_dummy", "__do_global_dtors_aux", "register_tm_clones"})
 # Of an OpenMP critical section with a name: the lock is meant to be shared.
 _LOCKS = re.compile(r"_*\.gomp_critical.*")  # no name of C++ begins with a point
@@ -55,7 +61,15 @@ _MODES = re.compile(
 )
 # The compiler's own start-up files call it, so that what a library imports does not tell.
 _FINALIZE = re.compile(r"\b__cxa_finalize\b")
-_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
+_COMMENTS = re.compile(
+    r"""
+      (?P<number> (?<![\w.]) \.?\d (?: [eEpP][+-] | '? [\w.] )* )  # 1'000'000 is no character
+    | // (?: \\\n | [^\n] )* | /\*.*?\*/
+    | \bu?8?[RUL]?R" (?P<end> [^\s()\\"]{0,16} ) \( .*? \) (?P=end) "
+    | " (?: \\. | [^"\\\n] )* " | ' (?: \\. | [^'\\\n] )* '
+    """,
+    re.DOTALL | re.VERBOSE,
+)
 
 
 @dataclass(frozen=True)
@@ -122,6 +136,21 @@ def _elf(binary: Any) -> LibraryFacts:
     kinds, flags = lief.ELF.Symbol.TYPE, lief.ELF.Section.FLAGS
     symbols = [*binary.symtab_symbols, *binary.dynamic_symbols]
     sections = list(binary.sections)
+    fixed = [
+        range(s.virtual_address, s.virtual_address + s.virtual_size)
+        for s in binary.segments
+        if s.type == lief.ELF.Segment.TYPE.GNU_RELRO
+    ]
+
+    def changes(section: Any) -> bool:
+        """Whether a section can be written to once the library is loaded."""
+        if not section.has(flags.WRITE):
+            return False
+        return not (
+            any(section.virtual_address in part for part in fixed)
+            or (section.name in _LINKED if fixed else _LOADERS.fullmatch(str(section.name)))
+        )
+
     named: dict[int, str] = {}
     for symbol in symbols:
         if symbol.type == kinds.FUNC and symbol.value:
@@ -137,16 +166,10 @@ def _elf(binary: Any) -> LibraryFacts:
         if symbol.type == kinds.TLS:
             threads[name] = None
         elif (
-            section.has(flags.WRITE)
-            and not _LOADERS.fullmatch(str(section.name))
-            and not _OWN_VARIABLES.fullmatch(name)
-        ):
+            changes(section) or (section.name in _LINKED and section.has(flags.WRITE))
+        ) and not _OWN_VARIABLES.fullmatch(name):
             variables[name] = symbol.size
-    writable = sum(
-        s.size
-        for s in sections
-        if s.has(flags.WRITE) and s.has(flags.ALLOC) and not _LOADERS.fullmatch(str(s.name))
-    )
+    writable = sum(s.size for s in sections if changes(s) and s.has(flags.ALLOC))
     # Alignment fills a little; the start-up files' own data is a word or two.
     unnamed = writable - sum(variables.values())
     expected = 2 * _WORD + 64 * len(variables)
@@ -209,6 +232,11 @@ def _own_names(symbols: Iterable[str]) -> tuple[str, ...]:
 
 def _starts(binary: Any, sections: Sequence[Any], named: Mapping[int, str]) -> Iterator[str]:
     """Yield the functions in the tables of what runs at the library's load and end."""
+    for symbol in binary.symtab_symbols:
+        at, name = symbol.shndx, str(symbol.name)
+        run = 0 < at < len(sections) and sections[at].name in (".init", ".fini")
+        if run and symbol.value and name and name not in _OWN_PARTS:
+            yield name
     relative = {r.address: r.addend for r in binary.dynamic_relocations}
     symbols = {r.address: str(r.symbol.name) for r in binary.dynamic_relocations if r.has_symbol}
     for section in sections:
@@ -318,7 +346,10 @@ def _odd_problem(odd: Odd) -> str:
 
 def without_comments(text: str) -> str:
     """Return C++ with comments and strings blanked out, lines as they were."""
-    return _COMMENTS.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), text)
+    return _COMMENTS.sub(
+        lambda found: found.group() if found["number"] else re.sub(r"[^\n]", " ", found.group()),
+        text,
+    )
 
 
 def _line(text: str, at: int) -> int:

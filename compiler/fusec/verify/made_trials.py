@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from fusec.devices import CPU
 from fusec.errors import FusecError
 from fusec.verify.candidate import Candidate
 from fusec.verify.inputs import Kind, fresh_inputs
 from fusec.verify.layout import Case
 from fusec.verify.trials import ReferencedCase, References
-from fusec.verify.variations import repeated, resized
+from fusec.verify.variations import lengthened, repeated, resized
 
 # Above this, the copies for further kinds of input cost more than they find.
 _LARGE = 512 << 20
@@ -84,11 +86,30 @@ def _variations(candidate: Candidate, case: Case) -> Iterator[ReferencedCase]:
             trial = ReferencedCase(other, References(other, candidate.interpret), "similar")
         except (RuntimeError, IndexError, ValueError):
             continue  # no such call can be made
-        if other.sizes == case.sizes or _generated_takes(candidate, trial):
+        if other.sizes == case.sizes or generated_takes(candidate, trial):
             yield trial
+    long = _lengthened(candidate, case)
+    if long is not None:
+        with contextlib.suppress(RuntimeError, IndexError, ValueError):
+            references = References(long, candidate.interpret)
+            # It is large: whether the generated kernel takes it is asked where this one does not.
+            yield ReferencedCase(long, references, "similar", doubtful=True)
 
 
-def _generated_takes(candidate: Candidate, trial: ReferencedCase) -> bool:
+def _lengthened(candidate: Candidate, case: Case) -> Case | None:
+    """Return a case that fits into no stack, where one can be had of the CPU's kernels."""
+    if not case.sizes or any(tensor.device.type != CPU for tensor in case.tensors):
+        return None
+    body, signature = candidate.kernel.body, candidate.kernel.signature
+    if not body:
+        return None  # nothing says how long it would take
+    loops = [axis.size for axis in (*body.axes, *body.reduce_axes) if axis.size is not None]
+    found = lengthened(case, signature, loops)
+    label = f"where {signature.sizes[-1]} is"
+    return None if found is None else replace(found, label=f"{label} {found.sizes[-1]:,}")
+
+
+def generated_takes(candidate: Candidate, trial: ReferencedCase) -> bool:
     """Whether the generated kernel is right on a case that nobody says it has to take.
 
     What a graph was compiled for may be certain sizes alone: its guards stand before all of
@@ -116,4 +137,4 @@ def _fresh(candidate: Candidate, like: Case, kind: Kind, label: str) -> Case:
     return Case(tuple(tensors), like.sizes, label)
 
 
-__all__ = ["make_trials"]
+__all__ = ["generated_takes", "make_trials"]

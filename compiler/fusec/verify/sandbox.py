@@ -244,7 +244,8 @@ def endure(
         text: The candidate's text, where that is what runs.
         library: Its library, where there is one.
         cases: What to call it on. After all other calls it gets those of the last one, which must
-            be like the first, at the addresses of the first; these results are returned.
+            be like the first, at the addresses of the first, and then in ordinary memory; these
+            results are returned.
         timeout: Seconds that all of it may take.
         threads: The threads to call it with.
         generated: The generated kernel, to time beside it; None to time nothing.
@@ -260,7 +261,7 @@ def endure(
     chosen = find_target(target)
     device = _device(cases)
     many = 1 if device != CPU else threads or torch.get_num_threads()
-    layout = CaseLayout(signature.arguments, cases, runs=1)
+    layout = CaseLayout(signature.arguments, cases, runs=2)
     timing = {"seconds": seconds, "calls": calls, "copied": copied} if generated else None
     body: Message = {
         "worker": chosen.worker,
@@ -292,7 +293,9 @@ def endure(
         if found is None:
             finding = explain.finding(reply, signature, cases[0].shapes)
             return Endured(_judged(finding, reply, [], 0.0, device))
-        runs = layout.results(result_file, len(cases) - 1, [False])
+        runs = layout.results(result_file, len(cases) - 1, [False, found.get("same", True)])
+        for run in runs[1:]:
+            run.differs = True
         result = _judged(None, reply, runs, 0.0, device)
     times = found["timed"] and {k: Timing(**v) for k, v in found["timed"].items()}
     return Endured(result, found["calls"], times)

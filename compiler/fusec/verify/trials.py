@@ -111,11 +111,15 @@ def _digest(outputs: Sequence[torch.Tensor]) -> bytes:
 
 @dataclass(frozen=True)
 class ReferencedCase:
-    """A case with its references; of a kind where the inputs are made up."""
+    """A case with its references; of a kind where the inputs are made up.
+
+    ``doubtful`` is one of which nobody knows whether the kernel has to take it.
+    """
 
     case: Case
     references: References
     kind: Kind | None = None
+    doubtful: bool = False
 
 
 class KeptTrials:

@@ -19,6 +19,11 @@ from fusec.verify.layout import Case
 
 # Larger tensors cost more than they find.
 _LARGEST = 1 << 24
+# Elements that fit into no stack (8 MB), nor into an array that somebody took to be long enough.
+_LONG = (1 << 21) + 4097
+_SHORT = 2  # the other sizes then
+# Points of its loops that a run may have then.
+_MOST_POINTS = 1 << 24
 
 
 def repeated(case: Case, signature: Signature) -> Case | None:
@@ -56,6 +61,28 @@ def resized(case: Case, signature: Signature, *, larger: bool) -> Case | None:
     if not case.sizes or any(not isinstance(size, int) for size in case.sizes):
         return None
     return with_sizes(case, signature, [_other(size, larger=larger) for size in case.sizes])
+
+
+def lengthened(case: Case, signature: Signature, loops: Sequence[Expr]) -> Case | None:
+    """Return a case whose last size is so long that no stack holds as much; None where none is.
+
+    A kernel that keeps a row in an array of its own, or calls itself for each element, is right at
+    any size that is like the first.
+
+    Args:
+        case: The real one.
+        signature: Says how shapes and strides follow from the symbolic sizes.
+        loops: How often each of the kernel's loops runs.
+    """
+    if any(not isinstance(size, int) for size in case.sizes):
+        return None
+    if not case.sizes or not 2 <= case.sizes[-1] < _LONG:
+        return None
+    sizes = [*(min(other, _SHORT) for other in case.sizes[:-1]), _LONG]
+    counts = _evaluated(loops, dict(zip(signature.sizes, sizes, strict=True)))
+    if counts is None or math.prod(counts) > _MOST_POINTS:
+        return None
+    return with_sizes(case, signature, sizes)
 
 
 def with_sizes(case: Case, signature: Signature, others: Sequence[int]) -> Case | None:
@@ -129,4 +156,4 @@ def _evaluated(exprs: Sequence[Expr], named: Mapping[str, int]) -> tuple[int, ..
     return tuple(found)
 
 
-__all__ = ["repeated", "resized", "with_sizes"]
+__all__ = ["lengthened", "repeated", "resized", "with_sizes"]

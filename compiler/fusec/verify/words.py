@@ -237,6 +237,8 @@ def _problem(
             reason = f"failed on the device: {result['message'].partition(chr(10))[0]}"
         stage = "bounds" if illegal else "crash"
         return Finding(stage, reason, details=result["traceback"])
+    if problem == "frame":
+        return Finding("bounds", "writes past its part of the stack, into its caller's")
     name = result["name"]
     index = next(i for i, a in enumerate(signature.arguments) if a.name == name)
     argument = signature.arguments[index]

@@ -80,6 +80,7 @@ def bound(
     steps: Mapping[str, Timing] | None = None,
     calls: Sequence[str] = (),
     eager: Timing | None = None,
+    called: float | None = None,
 ) -> str:
     """Say in one sentence what bounds a cell; empty where nothing was measured.
 
@@ -89,6 +90,7 @@ def bound(
         steps: Each kernel that was timed alone.
         calls: What runs as ATen's own kernels, by name.
         eager: All of it in eager.
+        called: Seconds of those calls; None where they were not timed alone.
     """
     if traffic is None or fused is None or fused.median <= 0 or traffic.limit <= 0:
         return ""
@@ -97,7 +99,9 @@ def bound(
         return "what bounds it is not known: this machine was slower when its best was timed"
     if traffic.limit > traffic.copy:
         best = "the machine's best" if share >= 1 else f"{share:.2f} of the machine's best"
-        return f"computes matrix products, at {best}"
+        small = traffic.limit < SMALL and share < 0.5
+        what = "matrix products too small to fill the machine" if small else "matrix products"
+        return f"computes {what}, at {best}"
     if share >= 1:
         return "waits for memory: as fast as a copy"
     if share >= NEAR:
@@ -105,7 +109,8 @@ def bound(
     took = words.duration(fused.median)
     parts = sum(step.median for step in (steps or {}).values())
     outside = bool(parts) and parts < 0.5 * fused.median
-    if fused.median < TINY or (outside and fused.median < SMALL):
+    alone = outside and called is not None and parts + called < 0.5 * fused.median
+    if fused.median < TINY or alone or (outside and fused.median < SMALL):
         return f"too small to fill the machine: the call itself takes most of {took}"
     if outside and calls:
         return (

@@ -92,18 +92,19 @@ class EditOutcome:
         text = re.sub(r"(kernel\.\w+:)(\d+)(\b)", shifted, self.verdict.details)
         return re.sub(r"(?m)^( *)(\d+)( \|)", shifted, text)
 
-    def lines(self, *, quoted: bool = True) -> list[str]:
+    def lines(self, *, alone: bool = True) -> list[str]:
         """The verdict as lines of text, the outcome first.
 
         Args:
-            quoted: Whether to quote the line at fault.
+            alone: Whether neither the line at fault nor a table of the errors is shown beside them.
         """
         verdict = self.verdict
         lines = [f"{self.name}: {self.outcome} – {self.reason()}"]
         source = self.text.splitlines()
-        if quoted and verdict.line is not None and 1 <= verdict.line <= len(source):
+        if alone and verdict.line is not None and 1 <= verdict.line <= len(source):
             lines.append(f"    {source[verdict.line - 1].strip()}")
-        lines += [line for line in (words.error_line(verdict), words.time_line(verdict)) if line]
+        errors = words.error_line(verdict) if alone else ""
+        lines += [line for line in (errors, words.time_line(verdict)) if line]
         if not verdict.ok:
             state = "edited text" if self.kernel.edited else "generated text"
             lines.append(f"the {state} stays in use; this one is in fuselab.edits({self.name!r})")
@@ -127,7 +128,7 @@ class EditOutcome:
             verdict=self.verdict,
             outcome=self.outcome,
             reason=self.reason(),
-            lines=self.lines(quoted=False)[1:],
+            lines=self.lines(alone=False)[1:],
             marked=marked,
             diff="\n".join(diff),
             details=self.details(),

@@ -20,7 +20,7 @@ class LineView:
         number: As the gutter shows it.
         text: The line.
         time: Its share of the cell's time, 0 to 1; -1 where nobody knows.
-        bytes: What it moves; -1 where it computes nothing that is generated.
+        bytes: What it moves, by kernels and calls of ATen; -1 where it computes nothing.
         share: Its share of all bytes, 0 to 1.
         externs: What runs as ATen's own kernels, by name.
         at: The lines of each kernel that compute it.

@@ -32,6 +32,7 @@ class Style:
         "background:#f2f4f7;color:#111;text-align:left;font-weight:600;padding:2px 12px 2px 6px;"
         "border-bottom:1px solid #d0d0d0;vertical-align:bottom"
     )
+    number_head = f"{th};text-align:right"
     # Rows have the colors, which notebooks give to rows as well; cells inherit them.
     tr = "background:#fff;color:#111"
     td = "text-align:left;padding:2px 12px 2px 6px;vertical-align:top"

@@ -63,6 +63,7 @@ class Summary:
     Attributes:
         models: What a model of the GPU says of each kernel, where there is none to measure on.
         spare: The name to give to ``--out``, and the bytes that are then not written.
+        called: Seconds of the calls of ATen; None where they were not timed alone.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Summary:
     lines: tuple[LineView, ...] = ()
     models: tuple[str, ...] = ()
     spare: tuple[str, int] | None = None
+    called: float | None = None
 
     @property
     def main(self) -> KernelView | None:
@@ -106,7 +108,8 @@ class Summary:
     def bound(self) -> str:
         """What bounds the cell, in a sentence."""
         parts = {k.name: k.time for k in self.kernels if k.time}
-        return bound(self.traffic, self.fused, parts, [c.name for c in self.externs], self.eager)
+        calls = [call.name for call in self.externs]
+        return bound(self.traffic, self.fused, parts, calls, self.eager, self.called)
 
     @property
     def busy(self) -> str:

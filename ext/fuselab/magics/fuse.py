@@ -176,7 +176,8 @@ class FuseMagics(Magics):
         become compiled ones. As a line magic, %fuse takes one expression.
 
         %%kernel NAME edits a kernel, %fuse_kernels lists them, %fuse_revert NAME undoes an
-        edit, %fuse_export NAME writes one to a file, %fuse_report [CELL] shows a result again.
+        edit, %fuse_export NAME writes one to a file, %fuse_report [CELL] shows a result again,
+        %fuse_share [CELL] writes it as a page for others.
         """
         if cell is None:
             options_text, body = _split_line(self.fuse, line)

@@ -50,7 +50,10 @@ class ReportMagics(SessionMagics):
             written = share(cell, args.folder)
         except (OSError, FusecError) as error:
             raise UsageError(f"%fuse_share: {error}") from None
-        display(Table(("written",), tuple((str(path),) for path in written)))
+        rows = zip(
+            written, ("a page for any browser", "its slowest kernel, to be run"), strict=False
+        )
+        display(Table(("written to", "what it is"), [(str(path), what) for path, what in rows]))
 
     @line_magic
     @magic_arguments()

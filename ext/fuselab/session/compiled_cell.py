@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fusec.report import ExternCall, FusionDecision, GraphBreak, Guard, Recompile
@@ -96,7 +96,9 @@ class CompiledCell:
     @property
     def externs(self) -> tuple[ExternCall, ...]:
         """Operators that run as ATen's own kernels, and why."""
-        return tuple(call for graph in self.graphs for call in graph.externs)
+        calls = (call for graph in self.graphs for call in graph.externs)
+        # An operator's only form needs no name of its own: ``aten.mm``.
+        return tuple(replace(call, name=call.name.removesuffix(".default")) for call in calls)
 
     @property
     def fusions(self) -> tuple[FusionDecision, ...]:

@@ -76,6 +76,7 @@ class FusedCell(MeasuredCell):
                 lines=line_views(self, self.traffic, self._extern_seconds, costs),
                 models=self._models,
                 spare=self._spare(),
+                called=sum(self._extern_seconds.values()) if self._extern_seconds else None,
             )
 
     def _spare(self) -> tuple[str, int] | None:

@@ -63,7 +63,7 @@ def kernel_view(
         sizes: The values of symbolic sizes in that call, by name.
     """
     generated = kernel.generated
-    places = {place for lines in generated.origins.values() for place in lines}
+    places = {place for lines in generated.origins.values() for place in lines} or set(costs)
     known = generated.read_bytes >= 0 and generated.written_bytes >= 0
     moved = sum(cost.bytes for cost in costs.values())
     return KernelView(

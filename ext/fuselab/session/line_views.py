@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fusec.report import SourceLine, Timing
 from fuselab.display import words
 from fuselab.display.bounds import Traffic
+from fuselab.display.kernel_text import extent_of
 from fuselab.display.source_lines import LineView
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def line_views(
     rate = traffic.least / traffic.copy if traffic and traffic.copy > 0 else 0.0
     for name, kernel in cell.kernels.items():
         costs.add_kernel(name, kernel, of_lines[name], cell.kernel_times.get(name), rate)
-    costs.add_calls(cell.externs, extern_seconds)
+    costs.add_calls(cell.externs, extern_seconds, _call_bytes(cell))
     found = []
     if cell.plan is not None:
         for number, own_text in enumerate(str(cell.plan.text).splitlines(), 1):
@@ -72,6 +73,17 @@ def kernel_costs(cell: Any) -> dict[str, dict[SourceLine, LineCost]]:
             mine = {id(k): _of_one_line(k, *steps) for k in graph.kernels}
         found |= mine
     return {name: found.get(id(k), {}) for name, k in cell.kernels.items()}
+
+
+def _call_bytes(cell: Any) -> dict[SourceLine, int]:
+    """Return the bytes that the calls of ATen of each line move."""
+    from fusec.inspect.line_costs import graph_call_bytes  # imports the compiler
+
+    found: dict[SourceLine, int] = defaultdict(int)
+    for graph in cell.graphs:
+        for line, count in graph_call_bytes(graph).items():
+            found[line] += count
+    return found
 
 
 def _of_one_line(kernel: Kernel, line: SourceLine) -> dict[SourceLine, LineCost]:
@@ -134,19 +146,31 @@ class _Costs:
                 self.seconds[key] += copied * cost.bytes / total if total else 0.0
                 rest = timing.median - copied if total else timing.median
                 self.seconds[key] += rest * cost.operations / work if work else 0.0
-        if kernel.state != "edited":
-            for number, places in kernel.generated.origins.items():
-                for place in places:
-                    self.at[self._known_as(place)][name].append(number)
+        if kernel.state == "edited":
+            return
+        for number, places in kernel.generated.origins.items():
+            for place in places:
+                self.at[self._known_as(place)][name].append(number)
+        if not kernel.generated.origins and len(costs) == 1:  # all of an optimizer's step
+            extent = extent_of(kernel.source, kernel.target)
+            numbers = range(extent.first, extent.last + 1)
+            self.at[self._known_as(next(iter(costs)))][name].extend(numbers)
 
-    def add_calls(self, externs: Iterable[Any], seconds: Mapping[SourceLine, float]) -> None:
-        """Add all calls of ATen, and the time of those that was measured: last of all."""
+    def add_calls(
+        self,
+        externs: Iterable[Any],
+        seconds: Mapping[SourceLine, float],
+        moved: Mapping[SourceLine, int],
+    ) -> None:
+        """Add all calls of ATen, their bytes, and the times that were measured: last of all."""
         for call in externs:
             if call.where is not None:
                 self.calls[self._known_as(call.where)].append(call.name)
                 self.timed = self.timed and call.where in seconds
         for line, value in seconds.items():
             self.seconds[self._known_as(line)] += value
+        for line, count in moved.items():
+            self.moved[self._known_as(line)] += count
         self.whole, self.all_bytes = sum(self.seconds.values()), sum(self.moved.values())
         self.timed = self.timed and self.whole > 0
 

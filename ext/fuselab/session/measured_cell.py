@@ -19,6 +19,9 @@ from fuselab.session.compiled_cell import CompiledCell
 from fuselab.session.peers import Peer
 from fuselab.session.without_gpu import cell_is_simulated, model_lines
 
+# Seconds: the native part of calls is built once a machine, beside the first cell. What is timed
+# without it takes up to five times as long as it will from then on.
+MOST_AWAITED = 10.0
 MOST_STEPPED = 0.1  # seconds: the calls of what takes longer are timed where somebody asks
 
 
@@ -66,6 +69,9 @@ class MeasuredCell(CompiledCell):
         if self.simulated:
             with self.lock:
                 return self._count_bytes()
+        from fusec.call import native  # imports the compiler
+
+        native.await_types(MOST_AWAITED)
         with self.lock:
             graphs = self.graphs
             runs: list[dict[str, Timing]] = []
@@ -93,7 +99,7 @@ class MeasuredCell(CompiledCell):
                 short = self.fused is not None and self.fused.median < MOST_STEPPED
                 self.kernel_times = self._time_steps(seconds / 3, externs=short)[0]
             self._measure_limit(runs)
-            self._measured = self._state()
+            self._measured = self._timed_state()
             return self.eager, self.fused
 
     refresh = measure
@@ -133,7 +139,7 @@ class MeasuredCell(CompiledCell):
         if self.traffic is not None:
             self.traffic = replace(self.traffic, copy=0.0, limit=0.0)
         self._models = model_lines(self)
-        self._measured = self._state()
+        self._measured = self._timed_state()
         return None, None
 
     def _measure_limit(self, runs: Sequence[object]) -> None:
@@ -172,7 +178,7 @@ class MeasuredCell(CompiledCell):
         if checked and self._checked != self._state():
             phase("checking")
             self.check()
-        if timed and self._measured != self._state():
+        if timed and self._measured != self._timed_state():
             phase("measuring")
             self.measure(seconds)
 
@@ -311,6 +317,12 @@ class MeasuredCell(CompiledCell):
         """Return what timings and verdicts depend on: the graphs and the texts in use."""
         texts = tuple(kernel.source for kernel in self.kernels.values())
         return (*(id(graph) for graph in self.graphs), *texts)
+
+    def _timed_state(self) -> tuple[Any, ...]:
+        """Return the same for times, which the native part of calls changes as well."""
+        from fusec.call import native  # imports the compiler
+
+        return (*self._state(), native.await_types(0))
 
     @contextlib.contextmanager
     def _reported(self, what: str) -> Iterator[None]:

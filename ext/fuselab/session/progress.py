@@ -70,11 +70,12 @@ class Phases:
         self._line = line
         if not self._notebook:
             sys.stdout.write(f"\r\x1b[K{line}")
-            sys.stdout.flush()
         elif self._handle is None:
             self._handle = display({"text/plain": line}, raw=True, display_id=True)
         else:
             self._handle.update({"text/plain": line}, raw=True)
+        # Another thread sends it, which would wait while an import holds all threads.
+        sys.stdout.flush()
 
     def end(self) -> None:
         """Take the line away: what follows says all of it."""

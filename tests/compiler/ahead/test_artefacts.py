@@ -69,6 +69,16 @@ def test_a_call_is_taken_up_and_nothing_is_captured():
     assert [each.calls for each in compiled.taken_up.artefacts.values()] == [1, 2]
 
 
+def test_it_is_taken_up_by_every_module_of_a_class():
+    kept(Block(), (torch.ones(4, 8),), grad=False)
+    for _ in range(2):
+        block, x = Block(), torch.randn(4, 8)
+        compiled = fusec.compile(block)
+        with torch.no_grad(), fusec.frozen():
+            torch.testing.assert_close(compiled(x), block(x))
+        assert not compiled.taken_up.refused
+
+
 def test_code_of_inner_functions_is_left_out():
     def outer(x):
         return sum(each * 2 for each in (x, x + 1)).cos()
@@ -275,9 +285,64 @@ def test_what_is_not_kept_says_why(name):
     assert re.search(reason, outcome.calls[0].problem), outcome
 
 
-def test_symbolic_sizes_are_not_kept_yet():
-    outcome = fusec.precompile(lambda x: x.sin() * 2, [(torch.ones(4, 8),)], dynamic=True)
-    assert "symbolic" in outcome.calls[0].problem
+def symbolic(x, y):
+    z = (x.sin() * 2 + y).softmax(-1)
+    return z * x.shape[0], x.reshape(-1).sum() if x.shape[0] % 2 == 0 else y.sum(0)
+
+
+SIZES = {
+    "a condition": ((5, 6), r"x.shape\[0\] % 2\) == 0; found: it does not hold"),
+    "one": ((4, 1), "x.shape"),
+    "none": ((0, 6), "x.shape"),
+    "another rank": ((4, 6, 2), r"x is float32 any x any; found: float32 4 x 6 x 2"),
+    "gaps": ((4, 6, "strided"), "stride"),
+}
+
+
+def test_symbolic_sizes_are_taken_up_and_guarded():
+    call = (torch.ones(4, 6), torch.ones(4, 6))
+    assert fusec.precompile(symbolic, [call], dynamic=True).complete
+    compiled = fusec.compile(symbolic, dynamic=True)
+
+    def misses():
+        for sizes, words in SIZES.values():
+            like = torch.ones(4, 12)[:, ::2] if "strided" in sizes else torch.ones(sizes)
+            with fusec.frozen(), pytest.raises(fusec.FrozenMiss, match=words):
+                compiled(like.clone() if like.is_contiguous() else like, like + 1)
+
+    misses()  # before anything was taken up, and after
+    for sizes in ((4, 6), (8, 3), (2, 10), (6, 2)):
+        x, y = torch.randn(sizes), torch.randn(sizes)
+        with fusec.frozen():
+            found, expected = compiled(x, y), symbolic(x, y)
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, check_stride=True)
+    misses()
+    assert compiled.graphs == ()
+
+
+@pytest.mark.parametrize("how", ["asked for", "found in the second call"])
+def test_training_with_symbolic_sizes_is_taken_up(how):
+    block, other = Block(), Block()
+    other.load_state_dict(block.state_dict())
+    calls = [(torch.ones(n, 8, requires_grad=True),) for n in (4, 6)]
+    if how == "asked for":
+        outcome = fusec.precompile(block, calls[:1], dynamic=True)
+        compiled = fusec.compile(block, dynamic=True)
+    else:
+        outcome = fusec.precompile(block, calls)
+        compiled = fusec.compile(block)
+    assert outcome.complete, outcome
+    with fusec.frozen():
+        for size in (5, 3, 17):
+            x = torch.randn(size, 8, requires_grad=True)
+            mine = x.detach().clone().requires_grad_()
+            other(x).square().sum().backward()
+            compiled(mine).square().sum().backward()
+            torch.testing.assert_close(mine.grad, x.grad)
+            for a, b in zip(block.parameters(), other.parameters(), strict=True):
+                torch.testing.assert_close(a.grad, b.grad)
+    assert compiled.graphs == ()
 
 
 def _module(path: Path, text: str):

@@ -47,6 +47,23 @@ def test_a_miss_names_the_guard_the_value_and_what_there_is(scaled, name):
     assert len(scaled.graphs) == 2
 
 
+def test_a_kind_of_number_is_told_in_words():
+    def scale(x, n):
+        return x * n
+
+    compiled = fusec.compile(scale, dynamic=True)
+    compiled(torch.ones(4), 5)
+    with fusec.frozen(), pytest.raises(fusec.FrozenMiss, match="n is of the type int; found: n is"):
+        compiled(torch.ones(4), 5.0)
+
+
+def test_a_tensor_stands_for_a_call_and_other_things_are_none():
+    outcome = fusec.precompile(lambda x: x + 1, [torch.ones(3)])
+    assert [each.signature for each in outcome.calls] == ["(float32 3)"]
+    with pytest.raises(NotWritable, match="a int is no call"):
+        fusec.precompile(lambda x: x + 1, [3])
+
+
 def test_what_was_compiled_runs_and_the_state_of_torch_is_a_guard(scaled):
     x = torch.randn(4, 8)
     with fusec.frozen():

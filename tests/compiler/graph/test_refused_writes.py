@@ -42,6 +42,33 @@ CASES: dict[str, Case] = {
     "assignment with dimensions more": lambda x, y, v: put(x, ROWS, x[None, None, :3] + 1),
     "assignment of columns": lambda x, y, v: put(x, (slice(None), ROWS[:2]), y),
     "assignment by a mask": lambda x, y, v: put(x, x > 0, 1.0),
+    "assignment by a shorter mask": lambda x, y, v: put(x, v > 0, 1.0),
+    "assignment by a mask of a row": lambda x, y, v: put(y, v[:2] > 0, 1.0),
+    "assignment by a mask, for columns": lambda x, y, v: put(y, (slice(None), v > 0), 1.0),
+    "assignment by a mask, from the end": lambda x, y, v: put(y, (..., v[:2] > 0), 1.0),
+    "assignment by a mask and None": lambda x, y, v: put(y, (None, y[:, 0] > 0), v[0]),
+    "assignment by a mask, unread": lambda x, y, v: put(y.clone(), v > 0, 1.0).shape[0] + x,
+    "compared in place with more": lambda x, y, v: x[0].clone().gt_(x) + v[0],
+    "compared in place with more, a view": lambda x, y, v: (v * 2)[:, None].lt_(v),
+    "in place twice, with more": lambda x, y, v: v.clone().mul_(2).clamp_(x[:, :6]),
+    "an input compared in place with more": lambda x, y, v: v.gt_(x[:, :6]),
+    "an input divided in place by more": lambda x, y, v: v.clone().__ifloordiv__(x[:, :6]),
+    "compared in place with less": lambda x, y, v: x.clone().gt_(x[0]) + v[0],
+    "out= of another size": lambda x, y, v: torch.histogram(x, 5, out=(v, v.clone())),
+    "out= of the size": lambda x, y, v: torch.histogram(x, 6, out=(v, torch.empty(7))),
+    "out= by other names": lambda x, y, v: torch.ops.aten._native_batch_norm_legit.out(
+        y,
+        None,
+        None,
+        v[:2],
+        v[2:4],
+        True,
+        0.1,
+        1e-5,
+        out=x,
+        save_mean=torch.zeros(3),
+        save_invstd=torch.zeros(3),
+    ),
     "expanded, times": lambda x, y, v: v.expand(3, 6).mul_(2),
     "expanded, cut": lambda x, y, v: v.expand(3, 6).clamp_(0, 1),
     "expanded, out=": lambda x, y, v: torch.add(x[:3, :6], 1, out=v.expand(3, 6)),
@@ -97,3 +124,27 @@ def test_a_custom_operator_may_be_called_like_one_of_torchs() -> None:
         torch.testing.assert_close(compiled(x), x * 2 + 1)
         (graph,) = compiled.graphs
         assert not graph.fallback
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_custom_operator_may_read_what_it_updates(dynamic: bool) -> None:
+    """AOTAutograd would have it read what was there before."""
+
+    def double_and_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> None:
+        z.mul_(2)
+        x.add_(y)
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> Any:
+        made = x * 1
+        torch.ops.updates_of_mine.double_and_add(made[0], made[1], made[1:])
+        torch.ops.updates_of_mine.double_and_add(x[0], y, x[1:])
+        return made, x + 1
+
+    with torch.library._scoped_library("updates_of_mine", "FRAGMENT") as library:
+        library.define("double_and_add(Tensor(a!) x, Tensor y, Tensor(b!) z) -> ()")
+        library.impl("double_and_add", double_and_add, "CompositeExplicitAutograd")
+        x, y = torch.randn(3, 4), torch.randn(4)
+        ours = x.clone()
+        compiled = fusec.compile(function, dynamic=dynamic)
+        torch.testing.assert_close(compiled(ours, y), function(x, y))
+        torch.testing.assert_close(ours, x)

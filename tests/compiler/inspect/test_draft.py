@@ -143,9 +143,39 @@ def test_a_size_that_the_code_fixes():
         return x.reshape(3, -1) + y if x.size(0) == 3 else x
 
     found = fusec.explain(fixed, torch.ones(3, 4), torch.ones(3, 4), draft=True)
-    fixed_sizes = [each.what.split(",")[0] for each in found.of(Kind.FIXED)]
-    assert "x has 3 in dimension 0" in fixed_sizes
+    fixed_sizes = {each.what.split(",")[0]: each for each in found.of(Kind.FIXED)}
+    asked = fixed_sizes["x has 3 in dimension 0"]
+    assert "asks whether it is 3" in asked.what
+    assert asked.where is not None
+    assert "if x.size(0) == 3" in asked.where.text
     assert not any("dimension 1" in each for each in fixed_sizes)
+
+
+class Image(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3))
+
+    def forward(self, pixels):
+        return self.body(pixels).sum()
+
+
+def test_lines_of_a_module(tmp_path):
+    found = fusec.explain(Image(), pixels=torch.ones(2, 3, 8, 8), draft=True)
+    (fixed,) = found.of(Kind.FIXED)
+    assert fixed.what.startswith("pixels has 3 in dimension 1")
+    assert fixed.where.text == "return self.body(pixels).sum()"  # not torch's own line
+    effects = found.of(Kind.EFFECT)
+    assert {each.what.split(":")[0].rpartition("_1_")[2] for each in effects} == {
+        "running_mean",
+        "running_var",
+        "num_batches_tracked",
+    }
+    assert all("self.body" in each.where.text for each in effects)
+    text = str(found)
+    assert f"guards ({len(found.of(Kind.GUARD))})" in text
+    assert "padding_mode == 'zeros', of body.0, body.2" in text
+    assert text.count("to mend them: a module's buffer may stay so") == 1
 
 
 def test_a_training_step():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import namedtuple
 from pathlib import Path
 from types import FunctionType
@@ -14,9 +15,16 @@ from torch import nn
 
 import fusec
 from fusec.inspect.planner import Call
+from fusec.packages import write
 from fusec.packages.binaries import default_names
 from fusec.packages.errors import CannotPackage
-from fusec.packages.runtime import CannotRun, KernelStopped, NoSpecialization
+from fusec.packages.runtime import (
+    CannotRun,
+    KernelStopped,
+    NoSpecialization,
+    PackageError,
+    archive,
+)
 from fusec.packages.runtime import load as load_alone
 from fusec.packages.stores import noted, noting
 
@@ -207,6 +215,26 @@ def test_updates_in_place_reach_the_caller(tmp_path):
         load_alone(tmp_path / "it.fuse")(given[0].numpy(), frozen)
 
 
+def test_an_updated_input_may_be_returned(tmp_path):
+    def step(x, state):
+        return state.mul_(0.5).add_(x), {"x": x, "sum": state.sum(0), "row": state[0]}
+
+    x, state = torch.randn(4), torch.randn(3, 4)
+    _, loaded = packaged(step, [(x, state)], tmp_path)
+    mine, other = state.clone(), state.clone().numpy()
+    expected, rest = step(x, state)
+    for run, given, into in (
+        (loaded, x, mine),
+        (load_alone(tmp_path / "it.fuse"), x.numpy(), other),
+    ):
+        result, found = run(given, into)
+        assert result is into
+        assert found["x"] is given
+        alike(result, expected)
+        alike(found["sum"], rest["sum"])
+        alike(found["row"], rest["row"])
+
+
 def test_an_index_out_of_range_stops(tmp_path):
     _, loaded = packaged(
         lambda table, i: table[i] + 1, [(torch.randn(5, 3), torch.tensor([0, 4]))], tmp_path
@@ -286,9 +314,9 @@ def test_what_no_package_can_hold_is_refused(tmp_path):
     norm = nn.BatchNorm1d(4).train()
     x = torch.randn(8, 4)
     for function, words in (
-        (breaks, "more than one graph"),
+        (breaks, r"more than one graph: .*\(line \d+: print"),
         (counts, "is compiled again at each call"),
-        (draws, "not an operator of ATen"),
+        (draws, "draws random numbers"),
         (norm, "which its calls do not give"),
         (lambda x: 3, "computes nothing"),
     ):
@@ -305,6 +333,42 @@ def test_what_no_package_can_hold_is_refused(tmp_path):
     with pytest.raises(CannotPackage, match="names 'z', which is not a tensor"):
         packaged(lambda x: x + 1, [(x,)], tmp_path, dynamic={"z": 0})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    x = torch.randn(4)
+    packaged(lambda x: x + 1, [(x,)], tmp_path)
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    monkeypatch.setattr(write, "write_archive", full)
+    with pytest.raises(CannotPackage, match="cannot be written: No space left"):
+        packaged(lambda x: x + 2, [(x,)], tmp_path)
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(("change", "mend"), [(1, "install a later"), (-1, "package it again")])
+def test_another_format_is_told(tmp_path, monkeypatch, change, mend):
+    with monkeypatch.context() as other:
+        other.setattr(archive, "FORMAT", archive.FORMAT + change)
+        packaged(lambda x: x + 1, [(torch.randn(4),)], tmp_path)
+    (path,) = tmp_path.iterdir()
+    with pytest.raises(PackageError, match=f"format .*{mend}"):
+        fusec.load(path)
+
+
+def test_sizes_are_named_as_the_caller_does(tmp_path):
+    def both(x, y):
+        return (x @ y.t()).view(x.shape[0] // 2, -1)
+
+    x, y = torch.randn(4, 8), torch.randn(5, 8)
+    loaded = packaged(both, [(x, y)], tmp_path, dynamic={"x": (0, 1), "y": (0, 1)})[1]
+    with pytest.raises(NoSpecialization, match=r"size 1 of y is 8; packaged for x.shape\[1\], 9"):
+        loaded(torch.randn(4, 9), y)
+    with pytest.raises(NoSpecialization, match=r"must satisfy .*x.shape\[0\] // 2"):
+        loaded(torch.randn(5, 8), y)
+    assert "x: float32 (x.shape[0], x.shape[1])" in loaded.describe()
 
 
 def test_gradients_and_views_of_other_numbers_are_refused(tmp_path):

@@ -104,14 +104,19 @@ def made(name: str) -> tuple[Case, str]:
 
 
 NAMES = list(dict.fromkeys([*triton_cases.CASES, *cpp_golden.CASES, *cpp_golden.FULL, *MORE])) + [
-    f"seed {seed}" for seed in range(45)
+    f"seed {seed}" for seed in range(85)
 ]
+
+
+PLAIN = frozenset(name for name in NAMES if name not in MORE) - {f"seed {n}" for n in range(30, 85)}
+# Whose other plans are written as well: every third, and no long text.
+ASKED = frozenset(name for name in NAMES[::3] if not name.startswith(("weighted", "norm grad")))
 
 
 def told(name: str) -> Iterable[str]:
     case, strategy = made(name)
     for target, emit in EMITTERS.items():
-        if (case.body.products and target != "triton") or (name in MORE and target == "plain"):
+        if (case.body.products and target != "triton") or (target == "plain" and name not in PLAIN):
             continue
         given = {"strategy": strategy} if target == "triton" else {}
         source = emit("body", case.body, case.buffers, **given)  # type: ignore[operator]
@@ -119,6 +124,17 @@ def told(name: str) -> Iterable[str]:
         knobs = " ".join(f"{t.name}={t.value}" for t in read_tunables(source.text))
         others = "; ".join([source.strategy, *source.alternatives])
         yield f"{target}: {source.summary}; {knobs}; {others}; {digest}"
+        if target == "cpp" and source.alternatives and name in ASKED:
+            yield f"  asked for {' '.join(asked_for(case, source.alternatives))}"
+
+
+def asked_for(case: Case, alternatives: Iterable[str]) -> Iterator[str]:
+    """Yield digests of the texts under the plans that may be asked for instead."""
+    for plan in alternatives:
+        name, _, value = plan.partition("=")
+        wanted = {"settings": ((name, int(value)),)} if value else {"strategy": name}
+        source = emit_cpp("body", case.body, case.buffers, **wanted)  # type: ignore[arg-type]
+        yield hashlib.sha256(f"{source.text} {source.plan}".encode()).hexdigest()[:6]
 
 
 @pytest.fixture(autouse=True)

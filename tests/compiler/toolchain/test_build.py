@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from fusec.cache import MANIFEST, CacheStore
@@ -530,3 +531,41 @@ def test_what_nobody_waits_for_gives_way() -> None:
         thread.join()
     assert found[0].endswith("nice 0\n")
     assert found[15].endswith("nice 15\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell holds the compiler")
+def test_a_compiler_ends_with_the_process_that_started_it(tmp_path):
+    """Also where that is killed and can end nobody."""
+    code = """
+import os, signal
+from fusec.toolchain.listen import start
+start(["/bin/sh", "-c", "echo $$ > started; sleep 600"], os.getcwd(), os.environ)
+while not os.path.exists("started") or not open("started").read().endswith("\\n"):
+    pass
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
+    assert done.returncode == -signal.SIGKILL
+    pid = int((tmp_path / "started").read_text())
+
+    def is_over() -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        return True
+
+    wait_for(is_over)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS limits no address space")
+def test_a_compiler_has_limits():
+    script = "ulimit -v; ulimit -f; ulimit -t; ulimit -c"
+    process = listen.start(["/bin/sh", "-c", script], None, os.environ, processor=7)
+    memory, written, seconds, core = listen.listen(process, 60.0).split()
+    listen.end(process)
+    assert 2 << 20 <= int(memory) <= 4 << 20  # kB
+    assert (int(written), int(seconds), int(core)) == ((256 << 20) // 512, 7, 0)
+
+
+def test_a_signal_that_ends_a_compiler_is_told():
+    status, _ = listen.run(["/bin/sh", "-c", "kill -SEGV $$"], None, os.environ, 60.0)
+    assert status == -signal.SIGSEGV

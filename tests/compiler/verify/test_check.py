@@ -185,9 +185,9 @@ def test_compile_error_names_the_line():
 
 
 def test_too_good_to_be_true():
-    # It is right as long as somebody compares: then its result is not there yet.
+    # It is right as long as somebody compares: then its result is not there yet, or is the same.
     body = (
-        "static int calls = 0;\nif (++calls < 20 || out[0] != out[0])\n"
+        "static int calls = 0;\nif (++calls < 20 || out[0] != x[0] * 2 + 1)\n"
         "    for (int64_t i = 0; i < n; i++) out[i] = x[i] * 2 + 1;"
     )
     verdict = vk.check(vk.cpp(body), n=1_000_000, kinds=(), trust=True)

@@ -8,7 +8,7 @@ import torch
 import fusec
 from fusec.verify.check import Case
 from fusec.verify.inputs import fresh_inputs
-from fusec.verify.variations import repeated, resized
+from fusec.verify.variations import lengthened, repeated, resized
 
 
 def normal(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -59,6 +59,31 @@ def test_an_edit_that_is_right_for_one_size_alone(dynamic):
     assert verdict.reason.endswith(("at larger sizes", "at smaller sizes"))
     right = text[:place] + f"\n    if ({columns} < 0) return 0;" + text[place:]
     assert dynamic.check(right, timed=False).ok
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "float kept[4096]; for (int64_t i = 0; i < {n}; i++) kept[i] = {x}[i];",
+        "float kept[{n}]; for (int64_t i = 0; i < {n}; i++) kept[i] = {x}[i];",
+    ],
+)
+def test_an_edit_that_keeps_a_row_in_an_array_of_its_own(dynamic, kept):
+    text = dynamic.generated.text
+    place = text.index("{", text.index('extern "C"')) + 1
+    _, columns = dynamic.signature.sizes
+    code = kept.format(n=columns, x=dynamic.signature.arguments[0].name)
+    edited = f"{text[:place]}\n    {code} volatile float v = kept[0]; v = v + 1;{text[place:]}"
+    verdict = dynamic.check(edited, timed=False)
+    assert verdict.stage == "bounds"
+    assert verdict.reason.endswith(f"where {columns} is 2,101,249")
+
+
+def test_long_sizes_leave_out_what_would_take_long(dynamic):
+    case, signature = given(dynamic), dynamic.signature
+    rows, columns = signature.arguments[0].shape
+    assert lengthened(case, signature, [rows, columns]).sizes == (2, 2101249)
+    assert lengthened(case, signature, [rows, columns, columns, rows]) is None
 
 
 def test_an_edit_that_is_wrong_where_one_tensor_is_passed_twice(dynamic):

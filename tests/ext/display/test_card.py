@@ -149,9 +149,23 @@ class TestSourceFirst:
         session.run(made, program)
         made.update(seconds=0.02)
         lines = made.summary().lines
-        assert lines[1].externs
+        assert lines[1].externs == ("aten.mm",)
         assert lines[1].time > 0
         assert sum(line.time for line in lines if line.works) == pytest.approx(1, abs=1e-6)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+    def test_the_bytes_of_the_lines_are_those_of_the_cell(self, dtype: torch.dtype) -> None:
+        torch._dynamo.reset()
+        session = Session({"torch": torch, "x": torch.rand(64, 64).to(dtype)})
+        body = "y = (x @ x).relu()\nz = y.sum(0)\n"
+        made, program = session.prepare(body, CellOptions(), Frontend())
+        session.run(made, program)
+        made.update(seconds=0.02)
+        summary = made.summary()
+        assert summary.traffic is not None
+        moved = [line.bytes for line in summary.lines if line.bytes > 0]
+        assert sum(moved) == pytest.approx(summary.traffic.fused, abs=8)
+        assert all(kernel.lines for kernel in summary.kernels), "a kernel of no line"
 
     def test_symbolic_sizes_have_those_of_the_latest_call(self) -> None:
         torch._dynamo.reset()
@@ -182,6 +196,8 @@ class TestSourceFirst:
         assert list(lines) == [3, 5]
         assert min(line.time for line in lines.values()) > 0
         assert lines[5].bytes == 3 * 4 * (32 * 8 + 8)  # read with the gradients, and written
+        (found,) = re.findall(r"<details><summary class=\"l5\".*?</details>", made.html(), re.S)
+        assert bare(found).count('extern "C"') == len(lines[5].at) > 0
 
 
 def test_line_costs_are_those_of_the_kernel(cell: FusedCell) -> None:
@@ -226,6 +242,11 @@ class TestBytes:
         assert "too small" in bound(Traffic(3, 1, 1, 1e-6, 1e-6, 0), small)
         said = bound(Traffic(3, 1, 1, 1e-6, 1e-6, 0), time, {"softmax": small}, ["aten.topk"])
         assert said == "most of 1.00 ms is spent outside of its kernels: in aten.topk"
+        # The calls were timed, too: it is none of them.
+        tiny = Traffic(3, 1, 1, 1e-6, 1e-6, 0)
+        said = bound(tiny, time, {"softmax": small}, ["aten.mm"], called=1e-5)
+        assert "the call itself takes most of 1.00 ms" in said
+        assert "too small" in bound(Traffic(3, 1, 1, 1e-6, 3e-5, 9), time)
         assert bound(None, time) == bound(Traffic(3, 1, 1, 1.0, 1.0, 0), None) == ""
 
     def test_its_words_are_explained(self, cell: FusedCell) -> None:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 import fuselab
 from fusec.errors import FusecError
 from fuselab.display.pages import fusion, guards, numerics, stages, subjects
+from fuselab.display.pages.page import static_table
 from fuselab.display.svg.colors import LIVE, PRINT
 from fuselab.display.svg.layout import BOX_GAP, lay_out
 from fuselab.display.svg.step_graph import graph_svg
@@ -272,3 +273,23 @@ def test_two_cells_are_timed_together(cell: Any) -> None:
     times = subjects.time_interleaved({"one": cell, "two": cell}, 0.05)
     assert set(times) == {"one", "two"}
     assert "interleaved" in times["one"].method
+
+
+def test_figures_stand_below_their_names_and_an_index_stays_whole() -> None:
+    page = static_table(("output", "worst at", "error"), [("y", "[237, 439]", "9.5e-07")], 2)
+    heads, cells = (
+        re.findall(r"<th style=\"([^\"]*)", page),
+        re.findall(r"<td style=\"([^\"]*)", page),
+    )
+    aligned = [[style.rpartition("text-align:")[2][:5] for style in row] for row in (heads, cells)]
+    assert aligned[0] == aligned[1] == ["left;", "left;", "right"]
+    assert "nowrap" in cells[1]
+
+
+def test_a_step_alone_is_said_once(cell: Any) -> None:
+    one = fuselab.fuse(torch.sin)
+    one(torch.randn(64))
+    page = subjects.timings_of(one.result)
+    assert "alone" in page.text
+    assert not re.search("step, alone|together", page.text)
+    assert "together" in subjects.timings_of(cell).text

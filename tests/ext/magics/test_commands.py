@@ -339,6 +339,7 @@ class TestKernel:
         assert "mine: Kept" in data["text/plain"]
         assert "error against eager 2.4e-07" in data["text/plain"]
         assert "eager's own 1.2e-07" in data["text/plain"]
+        assert data["text/html"].count("1.2e-07") == 1  # the table says it, and nothing else
         assert "image/png" in data
         assert fuselab.edits("mine")[-1].state == "kept"
 
@@ -395,7 +396,7 @@ class TestKernel:
         assert not fuselab.kernels["mine"].edited
 
     def test_unknown_name(self, shell):
-        with pytest.raises(UsageError, match=r"'mime' \(did you mean mine\? there is: mine"):
+        with pytest.raises(UsageError, match=r"'mime' \(did you mean mine\?"):
             run(shell, f"%%kernel mime\n{CPP}")
         with pytest.raises(UsageError, match="takes a kernel's name"):
             run(shell, f"%%kernel\n{CPP}")
@@ -440,8 +441,19 @@ def test_unload_takes_everything_away(shell):
     fuselab.unload_ipython_extension(shell)
     assert "fuse" not in shell.magics_manager.magics["cell"]
     assert "fuse_kernels" not in shell.magics_manager.magics["line"]
+    assert "fuselab" not in shell.user_ns
     fuselab.load_ipython_extension(shell)
     assert "fuse" in shell.magics_manager.magics["cell"]
+    assert shell.user_ns["fuselab"] is fuselab  # messages say fuselab.edits(...)
+
+
+def test_a_name_of_the_users_stays(shell):
+    fuselab.unload_ipython_extension(shell)
+    shell.user_ns["fuselab"] = mine = object()
+    fuselab.load_ipython_extension(shell)
+    fuselab.unload_ipython_extension(shell)
+    assert shell.user_ns.pop("fuselab") is mine
+    fuselab.load_ipython_extension(shell)
 
 
 def test_import_is_light():

@@ -67,6 +67,18 @@ def test_a_line_stands_there_within_a_moment(notebook: Any, screen: Screen) -> N
     assert screen.lines == []
 
 
+def test_a_line_is_sent_before_what_it_announces_begins(
+    notebook: Any, screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    stream = SimpleNamespace(flush=lambda: sent.append(len(screen.shown)), write=lambda _: None)
+    monkeypatch.setattr(progress.sys, "stdout", stream)
+    phases = Phases(notebook, "mine")
+    phases.begin("compiling")
+    phases.begin("checking")
+    assert sent == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("what", "cell", "said"),
     [

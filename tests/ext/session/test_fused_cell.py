@@ -9,6 +9,7 @@ import threading
 import pytest
 import torch
 
+from fusec.call import native
 from fusec.report import SourceLine, Timing, Verdict
 from fuselab.display import listing, noise, words
 from fuselab.display.outcomes import Table, TuningOutcome, trial_line
@@ -16,6 +17,7 @@ from fuselab.display.style import Style
 from fuselab.display.summary import HEAD_LINES, KernelView
 from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
+from fuselab.session.measured_cell import MOST_AWAITED
 from fuselab.session.saving import MIME
 from fuselab.session.session import Session
 from support.cell_fake import FakeCompiler, output
@@ -242,6 +244,30 @@ class TestMeasuring:
         cell = fused(session)
         assert cell.eager.median == pytest.approx(2 * 9.84e-3)
         assert "sum over 2 graphs" in cell.eager.method
+
+    def test_times_are_of_calls_with_their_native_part(self, session, monkeypatch):
+        order, built = [], False
+
+        def await_types(seconds):
+            order.append(seconds)
+            return built or seconds > 0
+
+        monkeypatch.setattr(native, "await_types", await_types)
+        cell = fused(session, update=False)
+        measure = type(cell.graphs[0]).measure
+        monkeypatch.setattr(
+            type(cell.graphs[0]),
+            "measure",
+            lambda *a, **k: order.append("timed") or measure(*a, **k),
+        )
+        cell.update()
+        assert order.index("timed") > order.index(MOST_AWAITED)  # nothing is timed before
+        before = order.count("timed")
+        cell.update()
+        assert order.count("timed") == before
+        built = True  # it took longer than anybody waits: what was timed without it is timed again
+        cell.update()
+        assert order.count("timed") == 2 * before
 
     def test_partial_failure_gives_no_figure(self, session):
         cell = fused(session, update=False)

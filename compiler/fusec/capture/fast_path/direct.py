@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusec.call.epilogue import Epilogue, Views
+from fusec.call.epilogue import Epilogue, Marks, Views
 from fusec.compiled.part import CompiledPart
 
 _PLAIN_OUTPUTS = ("non_alias", "unsafe_view_alias")
@@ -63,12 +63,16 @@ def epilogue_instead_of_wrappers(
         views = _views(record)
         if views is None:
             return None
-        dims = [each.dynamic_dims for each in record.output_info]
-        name = _name_of_marks() if any(dims) else ""
-        marks = tuple((i, name, frozenset(each)) for i, each in enumerate(dims) if each)
-        return Epilogue(tuple(record.mutated_inp_runtime_indices), views, marks)
+        return Epilogue(tuple(record.mutated_inp_runtime_indices), views, marks_of(record))
     except _UNKNOWN:
         return None  # another release of torch keeps another record
+
+
+def marks_of(record: Any) -> Marks:
+    """Return what AOTAutograd puts on results whose sizes vary, by its record of the graph."""
+    dims = [each.dynamic_dims for each in record.output_info]
+    name = _name_of_marks() if any(dims) else ""
+    return tuple((i, name, frozenset(each)) for i, each in enumerate(dims) if each)
 
 
 def saved_outputs(module: fx.GraphModule, outputs: int | None) -> tuple[int, ...]:
@@ -351,6 +355,7 @@ __all__ = [
     "cell",
     "epilogue_instead_of_wrappers",
     "keep_saved_tensors",
+    "marks_of",
     "names_only",
     "returns_a_base",
     "saved_outputs",

@@ -24,6 +24,7 @@ from fusec.call.updates import note_updates
 from fusec.capture.fast_path.direct import (
     LOOKED_UP,
     cell,
+    marks_of,
     names_only,
     updates_are_plain,
     wrapper_of,
@@ -36,7 +37,8 @@ from fusec.memory.readable import has_tangent
 _NO_AUTOCAST = "_DisableAutocast_"
 _COMMON = frozenset(("torch isinstance tuple list len AssertionError " + _NO_AUTOCAST).split())
 _WRAPPER = _COMMON | frozenset(
-    "_C _is_view_replay_enabled _set_view_replay_enabled enable_grad _apply_mutations_".split()
+    "_C _is_view_replay_enabled _set_view_replay_enabled enable_grad _apply_mutations_ "
+    "_mark_dynamic_".split()
 )
 _FORWARD = _COMMON
 _BACKWARD = _COMMON | frozenset(
@@ -47,7 +49,7 @@ _PLAIN_OUTPUTS = ("non_alias",)
 
 
 @dataclass(frozen=True)
-class _Plan(RecordedPlan):
+class AutogradPlan(RecordedPlan):
     """What a pair of graphs does, and AOTAutograd's class of them.
 
     Attributes:
@@ -59,26 +61,46 @@ class _Plan(RecordedPlan):
     listed: bool
 
 
+def recorded_plan(compiled: Callable[..., Any]) -> AutogradPlan | None:
+    """Return what calls do beside running a graph and its gradient.
+
+    Args:
+        compiled: What AOTAutograd returned.
+
+    Returns:
+        None where AOTAutograd's wrappers do more than is known here.
+    """
+    if not torch.is_grad_enabled():
+        return None
+    try:
+        return _plan(compiled)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return None  # another release of torch builds other wrappers
+
+
 def recorded_call(
-    compiled: Callable[..., Any], part: CompiledPart, captured: Callable[..., Any]
+    compiled: Callable[..., Any],
+    plan: AutogradPlan,
+    part: CompiledPart,
+    captured: Callable[..., Any],
 ) -> Callable[..., Any] | None:
     """Return a shorter way to call what AOTAutograd made of a graph and its gradient.
 
     Args:
         compiled: What AOTAutograd returned; it is what calls of another kind go to.
+        plan: What ``recorded_plan`` returned.
         part: The forward part.
         captured: The graph in eager: autograd's functions know no tangents of forward-mode AD.
 
     Returns:
-        None where AOTAutograd's wrappers do more than is known here.
+        None where sizes vary, or nothing keeps TorchDynamo from tracing it.
     """
-    try:
-        plan = _plan(compiled)
-        never_traced = _never_traced()
-    except (AttributeError, LookupError, TypeError, ValueError, ImportError):
-        return None  # another release of torch builds other wrappers
-    if plan is None or not torch.is_grad_enabled():
+    if plan.symbols or plan.marks or plan.function.metadata.dynamic_saved_tensors_idxs:  # type: ignore[attr-defined]
         return None
+    try:
+        never_traced = _never_traced()
+    except (AttributeError, ImportError):
+        return None  # another release of torch
     run = part.entry()
     made = _subclass(plan, run)
     for method in (made.forward, made.backward):
@@ -100,17 +122,18 @@ def recorded_call(
         note_updates([inputs[i] for i in updated], outputs)
         return outputs[len(updated) :]
 
-    call.plan = plan  # type: ignore[attr-defined]
     return call
 
 
-def _subclass(plan: _Plan, run: Callable[[list[Any]], list[Any]]) -> type[torch.autograd.Function]:
+def _subclass(
+    plan: AutogradPlan, run: Callable[[list[Any]], list[Any]]
+) -> type[torch.autograd.Function]:
     function = plan.function
     slow: Callable[..., Any] = function.backward
     forward_cls: Any = function
 
     def forward(ctx: Any, *inputs: Any) -> Any:
-        ctx.symints = ctx.opaque_objects = ctx._tensors_no_vc_check = ()
+        ctx.opaque_objects = ctx._tensors_no_vc_check = ()
         return plan.saved(ctx, inputs, run(list(inputs)))
 
     def backward(ctx: Any, *given: Any) -> Any:
@@ -130,7 +153,7 @@ def _subclass(plan: _Plan, run: Callable[[list[Any]], list[Any]]) -> type[torch.
     return type(function.__name__, (function,), methods)
 
 
-def _is_plain_call(plan: _Plan, gradients: Sequence[Any]) -> bool:
+def _is_plain_call(plan: AutogradPlan, gradients: Sequence[Any]) -> bool:
     """Whether AOTAutograd would run the backward graph on the gradients, laid out as it wants."""
     if (
         torch.is_grad_enabled()
@@ -151,7 +174,7 @@ def _is_plain_call(plan: _Plan, gradients: Sequence[Any]) -> bool:
 # -- what AOTAutograd built -----------------------------------------------------------------
 
 
-def _plan(compiled: Any) -> _Plan | None:
+def _plan(compiled: Any) -> AutogradPlan | None:
     wrapper = wrapper_of(compiled)
     listed = "_codegen_runtime_wrapper" in wrapper.__code__.co_freevars
     inner = cell(cell(wrapper, "_inner_compiled_fn" if listed else "compiled_fn"), "f")
@@ -180,12 +203,14 @@ def _plan(compiled: Any) -> _Plan | None:
     formats = [each.memory_format for each in record.subclass_tangent_meta]
     if len(formats) != len(gradients):
         return None
-    return _Plan(
+    return AutogradPlan(
         updated,
         returned,
         tuple(i for i, each in enumerate(infos) if not each.requires_grad),
         gradients,
         tuple((each.size, each.stride, each.memory_format) for each in formats),
+        record.num_symints_saved_for_bw,
+        marks_of(record),
         function,
         listed,
     )
@@ -222,11 +247,8 @@ def _is_plain(record: Any) -> bool:
         and not record.num_intermediate_bases
         and not record.num_unsafe_view_outputs
         and not record.num_outputs_aliased
-        and not record.num_symints_saved_for_bw
         and not record.num_opaque_objects_saved_for_bw
         and record.num_tensors_saved_with_no_vc_check == 0
-        and not record.dynamic_outputs
-        and not record.dynamic_saved_tensors_idxs
         and not record.is_rng_op_functionalized
         and not record.num_graphsafe_rng_states
         and not record.indices_of_inputs_that_requires_grad_with_mutations_in_bw
@@ -246,4 +268,4 @@ def _never_traced() -> Callable[[Any], None]:
     return lambda code: set_code_exec_strategy(code, skip)
 
 
-__all__ = ["recorded_call"]
+__all__ = ["AutogradPlan", "recorded_call", "recorded_plan"]

@@ -100,6 +100,9 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
 # A size or stride that a guard about symbols is about.
 _SYMBOLIC = re.compile(r"([\w\[\]'\".]+)\.(size|stride)\(\)\[(\d+)\]")
 
+# An attribute of a value's class, in the words of TorchDynamo.
+_OF_CLASS = re.compile(r"dict\(type\(([^()]*)\)\.__dict__\)\['(\w+)'\]")
+
 # What a module holds, in the words of TorchDynamo.
 _PARTS = re.compile(
     r"(?:\._(?:modules|parameters|buffers)|\.?__dict__\['_(?:modules|parameters|buffers)'\])"
@@ -189,7 +192,7 @@ def describe_guards(guards: Iterable[NotedGuard]) -> tuple[Guard, ...]:
     found: dict[str, Guard] = {}
     for guard in guards:
         kind, raw = guard.kind, guard.name
-        name = _readable(raw)
+        name = readable_name(raw)
         if _is_plumbing(name, kind):
             continue
         where = user_frame(guard.stack)
@@ -244,9 +247,12 @@ def _name_of(guard: Any) -> str:
     return name() if callable(name) else str(name)
 
 
-def _readable(name: str) -> str:
+def readable_name(name: str) -> str:
     """Return ``0.weight`` for ``L['fn']._modules['0']._parameters['weight']``."""
     text = re.sub(r"[LG]\['(\w+)'\]", r"\1", name)
+    count = 1
+    while count:  # what a class has, which may be within what it wraps
+        text, count = _OF_CLASS.subn(r"\1.\2", text)
     text = _PARTS.sub(r".\1", text)
     return re.sub(r"^(?:(?:fn|self)\.|\.)(?=.)", "", text)
 
@@ -263,6 +269,8 @@ def _is_plumbing(name: str, kind: str) -> bool:
 
 def _words(kind: str, name: str, code: str) -> str:
     code = re.sub(r"[LG]\['(\w+)'\]", r"\1", code)
+    if code.startswith("___check_obj_id"):
+        return f"{name} stays the same object" if name else ""
     if kind in ("SHAPE_ENV", "EQUALS_MATCH", "CONSTANT_MATCH"):
         return code.strip()
     if kind == "TYPE_MATCH":

@@ -35,9 +35,9 @@ def identity(kind: str, dtype: torch.dtype) -> Number:
         dtype: Of the values.
     """
     if kind in ("sum", "xor", "any", ONLINE_SUM, SQUARES):
-        return False if dtype == torch.bool else 0
+        return 0
     if kind in ("prod", "all"):
-        return True if dtype == torch.bool else 1
+        return 1
     largest = kind.removeprefix("arg") == "max"
     if dtype == torch.bool:
         return not largest

@@ -93,10 +93,8 @@ def _is_one_or_none(node: Node) -> bool:
     """Whether a value is 1 where a condition holds, and 0 elsewhere."""
     if isinstance(node, Cast):
         return node.args[0].dtype == torch.bool
-    if not isinstance(node, Op) or node.name != "where":
-        return False
     values = [arg.value for arg in node.args[1:] if isinstance(arg, Const)]
-    return values == [1, 0]
+    return isinstance(node, Op) and node.name == "where" and values == [1, 0]
 
 
 def _is_count(node: Op, count: Expr) -> bool:

@@ -219,7 +219,9 @@ class _Widening:
             if not isinstance(root.meta["val"], torch.Tensor):
                 root = node
             with self.graph.inserting_before(self.here):
-                self.wide[root] = self.add(node, _CONVERT, (root, torch.float32), {})
+                wide = self.wide[root] = self.add(node, _CONVERT, (root, torch.float32), {})
+                # No line makes an input: it is converted for the line that multiplies it.
+                wide.meta.setdefault("stack_trace", self.here.meta.get("stack_trace"))
         found = self.find(node, make=True)
         assert found is not None
         return found

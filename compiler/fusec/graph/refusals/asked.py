@@ -8,6 +8,7 @@ and not the second, the graph is left to eager.  To be wrong about it costs spee
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -23,6 +24,7 @@ from fusec.devices import CPU
 from fusec.graph.refusals.shapes import known_sizes, traced_value
 
 _MOST = 3  # elements along a dimension of the small tensors
+_WHOLE = 4096  # elements of those that are as large as the call's own, where only such sizes fit
 # What they hold: ones may be places beyond the end, zeros divisors, only the last has an inverse.
 _CONTENTS = ("ones", "zeros", "diagonal")
 # Types that every kernel knows: nobody is asked of them.
@@ -84,15 +86,19 @@ def _refuses_types(node: fx.Node) -> bool:
     given = node.args, node.kwargs
     try:
         with _aside(records=False):
-            if not all(_raises(node, given, content) for content in _CONTENTS):
-                return False
-            return not all(
-                _raises(node, given, content, usual)
-                for usual in (_usual_of_kind, _float)
-                for content in _CONTENTS
-            )
+            for whole in (False, True):
+                if not all(_raises(node, given, content, whole=whole) for content in _CONTENTS):
+                    return False
+                usual = (
+                    _raises(node, given, content, convert, whole=whole)
+                    for convert in (_usual_of_kind, _float)
+                    for content in _CONTENTS
+                )
+                if not all(usual):
+                    return True
     except _Unknown:
-        return False
+        pass
+    return False
 
 
 def _described(value: object) -> object:
@@ -100,7 +106,7 @@ def _described(value: object) -> object:
     known = traced_value(value)
     if not isinstance(known, torch.Tensor):
         return known
-    return known.dtype, known.layout, _shape(known)
+    return known.dtype, known.layout, known_sizes(known.shape)
 
 
 def _computes(node: fx.Node) -> bool:
@@ -140,8 +146,9 @@ def _raises(
     given: Given,
     content: str,
     convert: Callable[[torch.dtype], torch.dtype] | None = None,
+    whole: bool = False,
 ) -> bool:
-    small = partial(_small, content=content, made={}, convert=convert)
+    small = partial(_small, content=content, made={}, convert=convert, whole=whole)
     args, kwargs = tree_map(small, given)
     call: Any = node.target
     if node.op == "call_method":
@@ -160,6 +167,7 @@ def _small(
     content: str,
     made: dict[object, torch.Tensor],
     convert: Callable[[torch.dtype], torch.dtype] | None,
+    whole: bool,
 ) -> object:
     """Return what stands for an argument; what lies in one place is one tensor here, too."""
     if not isinstance(value, fx.Node):
@@ -171,7 +179,8 @@ def _small(
             raise _Unknown
         place = value if is_functorch_wrapped_tensor(known) else _place(known)
         if place not in made:
-            made[place] = _filled(known, content, convert(known.dtype) if convert else known.dtype)
+            dtype = convert(known.dtype) if convert else known.dtype
+            made[place] = _filled(known, content, dtype, _shape(known, whole))
         return made[place]
     if isinstance(known, (torch.SymInt, torch.SymFloat)):
         known = known.node.hint  # a dimension, where every number is symbolic
@@ -185,12 +194,18 @@ def _place(known: torch.Tensor) -> object:
     return *start, known.dtype, str(known.shape), str(known.stride())
 
 
-def _shape(known: torch.Tensor) -> list[int]:
-    return [_MOST if size is None else min(size, _MOST) for size in known_sizes(known.shape)]
+def _shape(known: torch.Tensor, whole: bool) -> list[int]:
+    sizes = [_MOST if size is None else size for size in known_sizes(known.shape)]
+    if not whole:
+        return [min(size, _MOST) for size in sizes]
+    if math.prod(sizes) > _WHOLE:
+        raise _Unknown
+    return sizes
 
 
-def _filled(known: torch.Tensor, content: str, dtype: torch.dtype) -> torch.Tensor:
-    shape = _shape(known)
+def _filled(
+    known: torch.Tensor, content: str, dtype: torch.dtype, shape: list[int]
+) -> torch.Tensor:
     made = torch.full(shape, float(content == "ones"))
     if content == "diagonal" and len(shape) > 1:
         made.diagonal(dim1=-2, dim2=-1).fill_(1)

@@ -2,7 +2,8 @@
 
 ``x.mul_(1.5)`` of integers, or ``out=`` of another type: fake tensors let some of them pass, and a
 functional graph converts without a word.  Losses that tracing takes apart before it asks us.
-A graph that has such a call runs in eager, which raises there.
+A graph that has such a call runs in eager, which raises there: eager has been asked, with small
+tensors, or a rule says so, so that "may" is the word in what is shown.
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import fx
-from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.utils._pytree import tree_leaves
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fusec.devices import CPU
 from fusec.graph.refusals.asked import raises_for, refuses_types
+from fusec.graph.refusals.custom_updates import updates_what_it_reads
 from fusec.graph.refusals.numbers import has_odd_number, raises_in_eager
 from fusec.graph.refusals.operand_types import refuses_operands
-from fusec.graph.refusals.shapes import refused_write, traced_value
+from fusec.graph.refusals.shapes import refused_write, same_shape, traced_value
 
 aten = torch.ops.aten
 # In place, with a result of the type that the operands have in common.
@@ -67,10 +70,6 @@ def refused_call(module: fx.GraphModule) -> str:
             return f"{node.name} writes into a tensor that cannot take its result"
         if node.target in _TYPES and _has_no_kernel(node):
             return f"{node.name} is of a type that has no kernel"
-        if node.target is F.multilabel_margin_loss and _decomposes_margins_wrongly():
-            return f"{node.name} is a loss that this torch takes apart wrongly"
-        if node.target in _INDEX_ADD and _scales_bools(node):
-            return f"{node.name} adds bools times a number, which only ATen's kernel knows how to"
         if node.target in _ALIKE and len(set(_types((node.args, node.kwargs)))) > 1:
             return f"{node.name} is of tensors of different types"
         if node.target in _DIVIDED and _divides_integers(node):
@@ -82,6 +81,25 @@ def refused_call(module: fx.GraphModule) -> str:
             return refused
         if refuses_operands(node, converts=converts) or (not converts and refuses_types(node)):
             return f"{node.name} is of types that have no kernel"
+    return ""
+
+
+def left_to_eager(module: fx.GraphModule) -> str:
+    """Return which call of a captured graph eager alone computes as it should, or an empty string.
+
+    Tracing takes some apart into what computes something else.
+    """
+    for node in module.graph.nodes:
+        if node.op not in ("call_function", "call_method"):
+            continue
+        if (places := _written(node)) and _resizes(node, places):
+            return f"{node.name} gives the tensor that it writes into another size"
+        if node.target is F.multilabel_margin_loss and _decomposes_margins_wrongly():
+            return f"{node.name} is a loss that this torch takes apart wrongly"
+        if node.target in _INDEX_ADD and _scales_bools(node):
+            return f"{node.name} adds bools times a number, which only ATen's kernel knows how to"
+        if updates_what_it_reads(node):
+            return f"{node.name} updates memory that it reads by another argument"
     return ""
 
 
@@ -101,6 +119,36 @@ def _is_too_wide(node: fx.Node) -> bool:
 def _refuses_out(node: fx.Node) -> bool:
     rest = {name: value for name, value in node.kwargs.items() if name != "out"}
     return raises_for(node, (node.args, rest), records=torch.is_grad_enabled())
+
+
+def _written(node: fx.Node) -> list[str]:
+    """Return the names of the arguments that a call writes its results into."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        given = [each for each in node.target._schema.arguments if each.kwarg_only]
+        return [each.name for each in given if each.alias_info and each.alias_info.is_write]
+    return ["out"] if node.kwargs.get("out") is not None else []
+
+
+def _resizes(node: fx.Node, names: list[str]) -> bool:
+    """Whether results have other sizes than what they are written into: eager resizes it."""
+    rest = {name: value for name, value in node.kwargs.items() if name not in names}
+    args, kwargs = tree_map(traced_value, (node.args, rest))
+    given = [node.kwargs.get(name) for name in names]
+    places = tree_leaves(tree_map(traced_value, given))
+    fake = next((each.fake_mode for each in places if isinstance(each, FakeTensor)), None)
+    target: Any = getattr(node.target, "overloadpacket", node.target)
+    if fake is None or isinstance(target, str):
+        return False
+    try:
+        with fake, torch.no_grad():
+            results = tree_leaves(target(*args, **kwargs))
+    except Exception:
+        return False  # has no form without it, or is refused
+    return any(
+        not same_shape(made.shape, place.shape)
+        for made, place in zip(results, places, strict=False)
+        if isinstance(made, torch.Tensor) and isinstance(place, torch.Tensor)
+    )
 
 
 def _has_no_kernel(node: fx.Node) -> bool:
@@ -138,4 +186,4 @@ def _types(values: object) -> Iterator[torch.dtype]:
             yield value.dtype
 
 
-__all__ = ["refused_call"]
+__all__ = ["left_to_eager", "refused_call"]

@@ -25,7 +25,8 @@ _MASKS = frozenset({torch.bool, torch.uint8})
 def refused_write(node: fx.Node) -> str:
     """Return why eager refuses a call of a captured graph for its sizes, or an empty string."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    in_place = name.endswith("_") and not name.endswith("__") and name not in _HARMLESS
+    dunder = node.target in _DUNDERS
+    in_place = dunder or (name.endswith("_") and not name.endswith("__") and name not in _HARMLESS)
     updates = in_place or node.target in _OPERATORS or node.target is operator.setitem
     fits = _FITS.get(name.removesuffix("_")) if is_torchs(node.target) else None
     args, kwargs = tree_map(traced_value, (node.args, node.kwargs))
@@ -37,13 +38,21 @@ def refused_write(node: fx.Node) -> str:
         return f"{node.name} reads elements that it writes to, at other indices"
     if any(map(_is_of_a_batch, tree_leaves(args))):
         return ""  # its sizes are those of one part
-    pointwise = node.target in _OPERATORS or (in_place and name.removesuffix("_") in _POINTWISE)
+    pointwise = updates_pointwise(node.target)
     fits = _fills if pointwise else fits
     try:
         fitting = fits is None or fits(*args, **kwargs)
     except (IndexError, RuntimeError, ValueError):
         fitting = False
     return "" if fitting else f"{node.name} is of sizes that do not fit"
+
+
+def updates_pointwise(target: object) -> bool:
+    """Whether a call computes element by element, into its first operand."""
+    if isinstance(target, str):
+        return target in _DUNDERS or (target.endswith("_") and target[:-1] in _POINTWISE)
+    name = getattr(target, "__name__", "")
+    return target in _OPERATORS or (name.endswith("_") and name[:-1] in _POINTWISE)
 
 
 def is_torchs(target: object) -> bool:
@@ -112,7 +121,8 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
 
 
-def _same(ours: Shape, theirs: Shape) -> bool:
+def same_shape(ours: Shape, theirs: Shape) -> bool:
+    """Whether two shapes are equal; what nobody knows counts as equal."""
     return len(ours) == len(theirs) and all(
         guard_or_true(a == b) for a, b in zip(ours, theirs, strict=True)
     )
@@ -137,18 +147,18 @@ def _fills(target: Any, *rest: Any, **more: Any) -> bool:
 def _slice_scatter(
     input: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
 ) -> bool:
-    return _same(torch.ops.aten.slice(input, dim, start, end, step).shape, src.shape)
+    return same_shape(torch.ops.aten.slice(input, dim, start, end, step).shape, src.shape)
 
 
 def _select_scatter(input: Any, src: Any, dim: int, index: Any) -> bool:
     size = input.shape[dim]  # torch 2.11 selects whatever it is told to where that is symbolic
     if not (guard_or_true(-size <= index) and guard_or_true(index < size)):
         return False
-    return _same(torch.select(input, dim, index).shape, src.shape)
+    return same_shape(torch.select(input, dim, index).shape, src.shape)
 
 
 def _diagonal_scatter(input: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> bool:
-    return _same(torch.diagonal(input, offset, dim1, dim2).shape, src.shape)
+    return same_shape(torch.diagonal(input, offset, dim1, dim2).shape, src.shape)
 
 
 def _indexed(input: Any, dim: int, index: Any, source: Any, *more: Any, **named: Any) -> bool:
@@ -159,7 +169,7 @@ def _indexed(input: Any, dim: int, index: Any, source: Any, *more: Any, **named:
         return guard_or_true(index.numel() == 1)
     dim %= input.ndim
     rest = [each.shape[:dim] + each.shape[dim + 1 :] for each in (input, source)]
-    return _same(*rest) and guard_or_true(index.numel() == source.shape[dim])
+    return same_shape(*rest) and guard_or_true(index.numel() == source.shape[dim])
 
 
 def _put(input: Any, index: Any, source: Any, accumulate: bool = False) -> bool:
@@ -177,7 +187,7 @@ def _index_put(input: Any, indices: Any, values: Any, accumulate: Any = None) ->
     for each in indices:
         is_mask = each is not None and each.dtype in _MASKS
         dims = each.ndim if is_mask else 1
-        if is_mask and not _same(each.shape, input.shape[place : place + dims]):
+        if is_mask and not same_shape(each.shape, input.shape[place : place + dims]):
             return False
         masks, place = masks or is_mask, place + dims
     if masks:
@@ -189,14 +199,39 @@ def _setitem(input: Any, index: Any, value: Any) -> bool:
     """As ``_index_put``; a value's own leading dimensions of 1 count for none."""
     indices = index if isinstance(index, tuple) else (index,)
     tensors = [each for each in indices if isinstance(each, torch.Tensor)]
-    if not tensors or any(each.dtype in _MASKS for each in tensors):
+    if not tensors:
         return True  # views, whose copies tracing checks
+    if any(each.dtype in _MASKS for each in tensors):
+        return _masks_fit(input, indices)
     if not isinstance(value, torch.Tensor):
         return True
     shape = value.shape
     while shape and isinstance(shape[0], int) and shape[0] == 1:
         shape = shape[1:]
     return _broadcasts_to(shape, input[index].shape)
+
+
+def _masks_fit(input: Any, indices: tuple[Any, ...]) -> bool:
+    """Whether each mask has the sizes of the dimensions that it stands for."""
+    place = 0
+    for position, each in enumerate(indices):
+        if each is Ellipsis:
+            place = input.ndim - sum(map(_dimensions, indices[position + 1 :]))
+            continue
+        end = place + _dimensions(each)
+        is_mask = isinstance(each, torch.Tensor) and each.dtype in _MASKS
+        if is_mask and not same_shape(each.shape, input.shape[place:end]):
+            return False
+        place = end
+    return True
+
+
+def _dimensions(index: Any) -> int:
+    """Return how many dimensions of a tensor an index stands for."""
+    if index is None or isinstance(index, bool):
+        return 0
+    is_mask = isinstance(index, torch.Tensor) and index.dtype in _MASKS
+    return index.ndim if is_mask else 1
 
 
 _FITS: dict[str, Callable[..., bool]] = {
@@ -221,6 +256,7 @@ _POINTWISE = frozenset(
 )
 _UPDATES = "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
 _OPERATORS = frozenset(getattr(operator, f"i{name}") for name in _UPDATES)
+_DUNDERS = frozenset(f"__i{name}__" for name in _UPDATES)
 # In place by their names, and no writes to elements.
 _HARMLESS = frozenset(
     "requires_grad_ retain_grad_ detach_ squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ "
@@ -233,4 +269,12 @@ def traced_value(arg: Any) -> Any:
     return arg.meta.get("example_value") if isinstance(arg, fx.Node) else arg
 
 
-__all__ = ["is_torchs", "known_sizes", "refused_write", "traced_value"]
+__all__ = [
+    "_POINTWISE",
+    "is_torchs",
+    "known_sizes",
+    "refused_write",
+    "same_shape",
+    "traced_value",
+    "updates_pointwise",
+]

@@ -59,11 +59,14 @@ def _refuses_targets() -> bool:
 
 
 def _binary_cross_entropy(rule: Rule) -> Rule:
-    def amended(x: Tensor, target: Tensor, *rest: Any) -> Any:
+    def amended(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Any:
         x = within(x, 0, 1, "all elements of input should be between 0 and 1")
         if _refuses_targets():
             target = within(target, 0, 1, "all elements of target should be between 0 and 1")
-        return rule(x, target, *rest)
+        if weight is None or weight.dtype == x.dtype:
+            return rule(x, target, weight, reduction)
+        loss = (rule(x, target, None, 0) * weight).to(x.dtype)  # eager multiplies in place
+        return {0: lambda: loss, 1: loss.mean, 2: loss.sum}[reduction]()
 
     return amended
 

@@ -214,10 +214,11 @@ def _read(file: BinaryIO) -> Archive:
     if hashlib.sha256(text).hexdigest() != digest:
         raise DamagedPackage("its manifest is not the one that was written")
     manifest = Reader(parse(text, MANIFEST), MANIFEST)
-    if manifest.number("format") != FORMAT:
+    found = manifest.number("format")
+    if found != FORMAT:
         raise PackageError(
-            f"the package has format {manifest.number('format')}, this reads {FORMAT}",
-            "install a later fuselab or fuselab-runtime",
+            f"the package has format {found}, this reads {FORMAT}",
+            "install a later fuselab or fuselab-runtime" if found > FORMAT else "package it again",
         )
     listed = [_member(each) for each in manifest.readers("members")]
     if len({member.name for member in listed}) != len(listed) or len(listed) > MOST_MEMBERS:

@@ -91,12 +91,12 @@ _COMPARE = {
 }
 
 
-def text(value: Expression) -> str:
-    """Return an expression as people write it."""
+def text(value: Expression, names: Mapping[str, str] | None = None) -> str:
+    """Return an expression as people write it, its sizes by other names where there are such."""
     if isinstance(value, (int, str)):
-        return str(value)
+        return (names or {}).get(str(value), str(value))
     operator, *given = value
-    parts = [text(each) for each in given]
+    parts = [text(each, names) for each in given]
     if operator in ("max", "min"):
         return f"{operator}({', '.join(parts)})"
     if operator == "not":

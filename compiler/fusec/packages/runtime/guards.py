@@ -6,7 +6,7 @@ Python code saw when it was packaged. The table is JSON that people read; nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,13 @@ class TensorGuard:
     strides: tuple[Expression, ...]
     device: str
 
-    def failure(self, facts: TensorFacts | None, value: object, sizes: dict[str, int]) -> str:
+    def failure(
+        self,
+        facts: TensorFacts | None,
+        value: object,
+        sizes: dict[str, int],
+        names: Mapping[str, str],
+    ) -> str:
         """Return what is wrong with a value, in words; nothing where it fits."""
         if facts is None:
             return f"{self.name} is {_said(value)}; a tensor is expected"
@@ -60,7 +66,7 @@ class TensorGuard:
             where = next(
                 i for i, (a, b) in enumerate(zip(facts.shape, wanted, strict=True)) if a != b
             )
-            size = expressions.text(self.shape[where])
+            size = expressions.text(self.shape[where], names)
             known = size if size == str(wanted[where]) else f"{size}, {wanted[where]} here"
             return f"size {where} of {self.name} is {facts.shape[where]}; packaged for {known}"
         if 0 in wanted:
@@ -83,7 +89,13 @@ class ValueGuard:
     value: Any
     free: bool = False  # whether any whole number will do: it is a size
 
-    def failure(self, facts: TensorFacts | None, value: object, sizes: dict[str, int]) -> str:
+    def failure(
+        self,
+        facts: TensorFacts | None,
+        value: object,
+        sizes: dict[str, int],
+        names: Mapping[str, str],
+    ) -> str:
         """As for ``TensorGuard``."""
         if self.free:
             return (
@@ -161,16 +173,19 @@ class Specialization:
                 found, place = value, name
             elif known is None or len(known.shape) <= size.dimension:
                 guard = self.guards[size.leaf]
-                return guard.failure(known, value, sizes) if known is None else _few(name), sizes
+                return guard.failure(known, value, sizes, {}) if known is None else _few(
+                    name
+                ), sizes
             else:
                 found, place = known.shape[size.dimension], f"size {size.dimension} of {name}"
             if not size.low <= found <= size.high:
                 bound = f"{size.low} and more" if found < size.low else f"{size.high} at most"
                 return f"{place} is {found}; packaged for {bound}", sizes
             sizes[size.name] = found
+        names = self.size_names(program)
         try:
             for guard, value, known in zip(self.guards, leaves, facts, strict=True):
-                reason = guard.failure(known, value, sizes)
+                reason = guard.failure(known, value, sizes, names)
                 if reason:
                     return reason, sizes
             for condition, words in program.conditions:
@@ -179,6 +194,16 @@ class Specialization:
         except ZeroDivisionError:
             return "a size is zero where the program divides by it", sizes
         return "", sizes
+
+    def size_names(self, program: StoredProgram) -> dict[str, str]:
+        """Return what a user calls the sizes of a program, by their names in it."""
+        named = ((size.name, self.guards[size.leaf].name, size.dimension) for size in program.sizes)
+        return {symbol: size_name(name, dimension) for symbol, name, dimension in named}
+
+
+def size_name(name: str, dimension: int | None) -> str:
+    """Return what a user calls the size that an argument brings: ``x.shape[0]``."""
+    return name if dimension is None else f"{name}.shape[{dimension}]"
 
 
 def _few(name: str) -> str:
@@ -243,4 +268,5 @@ __all__ = [
     "ValueGuard",
     "read_guards",
     "same_value",
+    "size_name",
 ]

@@ -221,7 +221,8 @@ class Package:
         lines = [f"{self.name}: packaged by {made}"]
         for each in self.specializations:
             lines.append(f"  {each.name}")
-            lines += [f"    {_described(guard)}" for guard in each.guards]
+            sizes = each.size_names(self.programs[each.program])
+            lines += [f"    {_described(guard, sizes)}" for guard in each.guards]
             lines += [f"    fixed: {reason}" for reason in each.fixed]
             lines += [f"    needs torch: {r}" for r in self.programs[each.program].needs_torch]
         names = ", ".join([*(each.text("name") for each in self._binaries), *self.gpus]) or "none"
@@ -235,12 +236,12 @@ class Package:
 _FLAT = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def _described(guard: Any) -> str:
+def _described(guard: Any, names: Mapping[str, str]) -> str:
     from .expressions import text
 
     if hasattr(guard, "dtype"):
-        shape = ", ".join(text(each) for each in guard.shape)
-        strides = ", ".join(text(each) for each in guard.strides)
+        shape = ", ".join(text(each, names) for each in guard.shape)
+        strides = ", ".join(text(each, names) for each in guard.strides)
         return f"{guard.name}: {guard.dtype} ({shape}), strides ({strides}), {guard.device}"
     return f"{guard.name}: any whole number" if guard.free else f"{guard.name}: {guard.value!r}"
 

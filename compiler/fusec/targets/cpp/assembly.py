@@ -8,10 +8,11 @@ import subprocess
 from pathlib import Path
 
 from fusec.cache import scratch
-from fusec.errors import CompileError
+from fusec.errors import BuildTimeout, CompileError
 from fusec.helper_block import with_helpers
-from fusec.toolchain.build import parse_diagnostics
+from fusec.toolchain.build import TIME_LIMIT, parse_diagnostics
 from fusec.toolchain.compiler import find_compiler
+from fusec.toolchain.listen import run
 
 # Where the compiler says which line the following instructions are of, and which file that is.
 _LINE = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
@@ -27,23 +28,21 @@ def assembly(text: str, *flags: str) -> str:
 
     Raises:
         CompileError: The text does not compile.
+        BuildTimeout: The compiler takes too long.
     """
     compiler = find_compiler()
     with scratch() as folder:
         Path(folder, "kernel.cpp").write_text(
             compiler.facts.text(with_helpers(text, "kernel.cpp")), encoding="utf-8"
         )
-        done = subprocess.run(
-            [*compiler.assembly_command("kernel.cpp", "kernel.s"), *flags],
-            cwd=folder,
-            env={**os.environ, **compiler.environment(folder)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise CompileError(parse_diagnostics(done.stderr), done.stderr)
+        command = [*compiler.assembly_command("kernel.cpp", "kernel.s"), *flags]
+        environment = {**os.environ, **compiler.environment(folder)}
+        try:
+            status, output = run(command, folder, environment, TIME_LIMIT, errors=subprocess.STDOUT)
+        except TimeoutError:
+            raise BuildTimeout(TIME_LIMIT) from None
+        if status != 0:
+            raise CompileError(parse_diagnostics(output), output)
         return Path(folder, "kernel.s").read_text()
 
 

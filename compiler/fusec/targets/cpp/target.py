@@ -70,7 +70,14 @@ class Cpp(LibraryTarget):
         from fusec.toolchain import build
 
         kind = f"edits-{self.name}" if edited else self.name
-        return build.build(text, extra_flags=flags, kind=kind, store=store, children=children)
+        return build.build(
+            text,
+            extra_flags=flags,
+            kind=kind,
+            processor_limit=build.EDIT_PROCESSOR_LIMIT if edited else 0,
+            store=store,
+            children=children,
+        )
 
     def find_tools(self) -> None:
         """Look for a C++ compiler; without one, the first kernel says so itself."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from fusec.cache import CacheStore, default_store
 from fusec.errors import FusecError
 from fusec.targets.plain.flags import FLAGS
-from fusec.toolchain.build import LIBRARY, build_key, build_missing
+from fusec.toolchain.build import EDIT_PROCESSOR_LIMIT, LIBRARY, build_key, build_missing
 from fusec.toolchain.children import Children
 from fusec.toolchain.compiler import (
     Compiler,
@@ -45,7 +45,13 @@ def compile_plain(
     if entry is not None:
         return entry.path(LIBRARY)
     built = build_missing(
-        compiler, text, key, store=store, children=children or Children(), kind=kind
+        compiler,
+        text,
+        key,
+        store=store,
+        children=children or Children(),
+        kind=kind,
+        processor_limit=EDIT_PROCESSOR_LIMIT if edited else 0,
     )
     if isinstance(built, FusecError):
         raise built

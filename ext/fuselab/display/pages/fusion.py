@@ -246,11 +246,11 @@ def fusion_page(
         texts.append(fusion_text(name, view))
         html.append(f"<div><b>{escape(name)}</b>: {escape(head(view))}</div>")
         drawn = () if is_large(view) else pair_svgs(view, PRINT)
-        for svg, title in zip(drawn, ("before fusion", "after"), strict=False):
+        for svg, title in zip(drawn, ("before fusion", "after fusion"), strict=False):
             html.append(f"<div>{title}</div>{svg_image(svg, f'{name} {title}')}")
         html.append(static_table(("runs", "computes", "from", "moves"), kernel_rows(view), 3))
         for title, rows in decision_tables(view):
-            html.append(static_table((title.capitalize(), "saves", "why"), rows[:MOST_ROWS], 3))
+            html.append(static_table((title, "saves", "why"), rows[:MOST_ROWS], 3))
     text = "\n\n".join(texts) or "nothing was compiled yet: run the cell first"
     return Page(text, "".join(html))
 

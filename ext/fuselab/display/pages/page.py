@@ -11,6 +11,8 @@ from typing import Any
 from fuselab.display.render import columns
 from fuselab.display.style import Style, themed
 
+MOST_UNBROKEN = 20  # letters: an index or a shape stays in one line
+
 
 @dataclass(frozen=True)
 class Page:
@@ -56,15 +58,22 @@ def static_table(head: Sequence[str], rows: Sequence[Sequence[str]], text: int =
 
     def cells(row: Sequence[str]) -> str:
         return "".join(
-            f'<td style="{Style.td if n < text else Style.number}">{escape(cell)}</td>'
+            f'<td style="{_look(cell) if n < text else Style.number}">{escape(cell)}</td>'
             for n, cell in enumerate(row)
         )
 
-    names = "".join(f'<th style="{Style.th}">{escape(name)}</th>' for name in head)
+    names = "".join(
+        f'<th style="{Style.th if n < text else Style.number_head}">{escape(name)}</th>'
+        for n, name in enumerate(head)
+    )
     body = "".join(f'<tr style="{Style.tr}">{cells(row)}</tr>' for row in rows)
     return (
         f'<table style="{Style.table}"><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>'
     )
+
+
+def _look(cell: str) -> str:
+    return Style.td if len(cell) > MOST_UNBROKEN else f"{Style.td};white-space:nowrap"
 
 
 def indented(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -79,10 +79,10 @@ def steps_of(facts: Any) -> dict[str, Timing]:
 
 
 def step_rows(facts: Any) -> list[tuple[str, str, str]]:
-    """Return the steps as rows under ``STEPS``, the longest first."""
+    """Return the steps as rows under ``STEPS``, the longest first; none of a step alone."""
     steps = sorted(steps_of(facts).items(), key=lambda item: -item[1].median)
     total = sum(timing.median for _, timing in steps)
-    if not total:
+    if not total or len(steps) < 2:
         return []
     rows = [(name, words.spread(timing)) for name, timing in steps[:MOST_STEPS]]
     values = [timing.median for _, timing in steps[:MOST_STEPS]]
@@ -113,9 +113,10 @@ def noise_notes(facts: Any) -> list[str]:
 
 
 def step_note(facts: Any) -> str:
-    """Say what the steps take together, beside the cell; empty where no call of ATen was timed."""
-    total = sum(timing.median for timing in steps_of(facts).values())
-    if not total or facts.fused is None:
+    """Say what the steps take together, beside the cell; empty of a step alone."""
+    steps = steps_of(facts)
+    total = sum(timing.median for timing in steps.values())
+    if not total or len(steps) < 2 or facts.fused is None:
         return ""
     return (
         f"The steps, each timed alone, take {words.duration(total)} together; "

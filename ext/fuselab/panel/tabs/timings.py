@@ -99,9 +99,9 @@ class TimingsTab(LazyTab):
             with bench.state:
                 if ready:
                     bench.do(COMPARING, lambda: self._compare(stop), JOB)
-                self._compiling = False
             bench.look()
             with bench.state:
+                self._compiling = False  # once what became of it is known
                 self._say_stopped(stop)
                 bench.changed()
 

@@ -222,7 +222,7 @@ class TuningTab(LazyTab):
         if kernel.can_be_tuned:
             names = [tunable.name for tunable in kernel.tunables]
             names += ["loop plans"] if kernel.plans else []
-            text = f"{self._bench.selected}: not tuned yet ({', '.join(names)})"
+            text = f"{self._bench.selected}: not tuned yet; can be tuned: {', '.join(names)}"
             if self._bench.simulated:
                 text = words.NOT_TUNED
         else:

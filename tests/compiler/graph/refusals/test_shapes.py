@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from fusec.graph.refusals import grown
 from fusec.graph.refusals.shapes import refused_write
 from support.captured import call_of
 
@@ -177,3 +179,16 @@ def test_symbolic_sizes_are_compared_as_they_are_now() -> None:
         assert not refused_write(call_of("add_", torch.empty(1, 8).expand(unknown, 8), 1))
         assert not refused_write(call_of("index_put", torch.empty(6, unknown), (torch.empty(
             3, dtype=torch.int64),), torch.empty(3, 5)))  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["mul_", "addcdiv_"])
+def test_what_is_asked_on_purpose_is_no_failure_in_a_log(target: str) -> None:
+    logged: list[logging.LogRecord] = []
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.addFilter(logged.append)  # type: ignore[arg-type]
+    try:
+        grown._grows.__wrapped__(target, 1 if target == "mul_" else 2)
+    finally:
+        log.removeFilter(logged.append)  # type: ignore[arg-type]
+    assert not logged
+    assert not log.disabled

@@ -79,6 +79,10 @@ REFUSED: dict[str, Case] = {
         lambda table, i: F.embedding(i, table),
         (ones(4, 3), places(0, 2, dtype=u8)),
     ),
+    "fold, bytes, whose sizes small tensors do not have": (
+        lambda x: F.fold(x, (3, 3), 2),
+        (ones(1, 8, 4, dtype=u8),),
+    ),
     "cross_entropy, flags as classes": (
         lambda x, t: F.cross_entropy(x, t) * 2,
         (ones(4, 3), ones(4, dtype=torch.bool)),
@@ -142,6 +146,7 @@ TAKEN: dict[str, Case] = {
 }
 
 
+@pytest.mark.sample(22)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_eager_refuses_is_refused(name: str, dynamic: bool) -> None:
@@ -188,6 +193,17 @@ def test_operands_beside_each_other(
     node = call_of(target, *given)
     assert refuses_operands(node, converts=False) is refused
     assert refuses_operands(node, converts=True) is converted
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_a_loss_has_the_type_of_its_input(reduction: str) -> None:
+    def loss(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.binary_cross_entropy(x, y, weight, reduction=reduction)
+
+    x, y = torch.rand(4, 3), torch.rand(4, 3)
+    for weight in (torch.rand(4, 3, dtype=f64), torch.ones(3, dtype=i64)):
+        compiled = fusec.compile(loss, dynamic=False)
+        torch.testing.assert_close(compiled(x, y, weight), loss(x, y, weight))
 
 
 def test_under_autocast_types_are_mixed() -> None:

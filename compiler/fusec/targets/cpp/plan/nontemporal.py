@@ -29,10 +29,8 @@ def streamed_buffers(body: Body, buffers: Mapping[str, Buffer]) -> frozenset[str
     """
     read = {load.buffer for load in body.loads()}
     written = set(body.writes())
-    sizes = [buffers[name].bytes for name in read | written]
-    if -1 in sizes:
-        return frozenset()
-    moved, operations = sum(sizes), count_operations(body)
+    moved = sum(buffers[name].bytes for name in read | written)  # a size that is not known: -1
+    operations = count_operations(body)
     return frozenset(
         name
         for name in written - read

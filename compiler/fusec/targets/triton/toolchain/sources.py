@@ -1,4 +1,4 @@
-"""What Triton compiles a function from: Gluon, its language with layouts, has a class of its own."""
+"""What Triton compiles a function from: Gluon, its language with layouts, has its own class."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class _Writer(AttentionWriter):
         file, found = self.file, self.found
         outer = Block(self.kernel(file.name))
         place = [line.partition(" = ")[0] for line in self.places(outer)]
-        self.context = {
+        self.context: dict[str, object] = {
             "name": file.name,
             "m": outer.index(found.sizes[0]),
             "n": outer.index(found.sizes[1]),
@@ -93,7 +93,8 @@ class _Writer(AttentionWriter):
         for which, step in (("zero", "0"), ("step", "step"), ("next", "step + 1")):
             arguments = ", ".join(step if name == "step" else name for name in start)
             self.context[f"start_{which}"] = f"{file.name}_start({arguments})"
-        known = [m[1] for line in pieces["before"].lines if (m := _ASSIGNED.match(line.text))]
+        matches = (_ASSIGNED.match(line.text) for line in pieces["before"].lines)
+        known = [match[1] for match in matches if match]
         # each function is written once it is known what those take that it calls
         self.add("copy", f"{file.name}_copy", pieces, ["tile", "place", "ALIGNED"])
         self.add("announce", f"{file.name}_announce", pieces, ["barrier"])

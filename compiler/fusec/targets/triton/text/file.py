@@ -221,8 +221,7 @@ def assemble(file: File, label: str, summary: str) -> Writer:
         out.line("import torch")
     out.line("import triton")
     gluon = any(f.gluon for f in file.functions)
-    for line in _GLUON if gluon else ("import triton.language as tl",):
-        out.line(line)
+    out.block("\n".join(_GLUON) if gluon else "import triton.language as tl")
     descriptors = any("TensorDescriptor(" in line for line in file.setup)
     kernels = "\n".join(f.writer.text for f in file.functions)
     helpers = file.needs.texts(kernels)

@@ -17,9 +17,10 @@ def source_class(function: Any) -> type:
     if is_gluon(function):
         found: type = sys.modules["triton.experimental.gluon._runtime"].GluonASTSource
         return found
-    from triton.compiler import ASTSource
+    from triton import compiler
 
-    return ASTSource
+    plain: type = compiler.ASTSource
+    return plain
 
 
 __all__ = ["is_gluon", "source_class"]

@@ -20,7 +20,7 @@ _NOTED = re.compile(r"(?P<text>.*?)\s*# (?P<file>[^#]*):(?P<line>\d+) in (?P<nam
 
 
 @dataclass(frozen=True)
-class FixedSize:
+class WhyFixed:
     """Why a size is a number.
 
     Attributes:
@@ -37,7 +37,7 @@ class FixedSize:
         return f"{self.reason}, {PurePath(self.where.file).name} {self.where}"
 
 
-def why_fixed(size: Any, graph: fx.GraphModule) -> FixedSize:
+def why_fixed(size: Any, graph: fx.GraphModule) -> WhyFixed:
     """Return why a dimension that was to stay symbolic is a number.
 
     Args:
@@ -46,18 +46,18 @@ def why_fixed(size: Any, graph: fx.GraphModule) -> FixedSize:
     """
     if isinstance(size, int):
         if size in (0, 1):
-            return FixedSize(
+            return WhyFixed(
                 f"torch takes {size} for a size of its own: give an example of 2 or more"
             )
-        return FixedSize("the code, or torch's capture of it, takes the size as a number")
+        return WhyFixed("the code, or torch's capture of it, takes the size as a number")
     symbol, environment = size.node._expr, size.node.shape_env
     found = environment.replace(symbol)
     for guard in environment.guards:
         if isinstance(guard.expr, sympy.Eq) and symbol in guard.expr.free_symbols:
             place = asked_at(guard.sloc, graph) or _first_use(symbol, graph)
-            return FixedSize(f"the code asks whether it is {found}", place)
+            return WhyFixed(f"the code asks whether it is {found}", place)
     place = asked_at(environment.replacements_slocs.get(symbol), graph)
-    return FixedSize("the code takes it for a number", place or _first_use(symbol, graph))
+    return WhyFixed("the code takes it for a number", place or _first_use(symbol, graph))
 
 
 def asked_at(noted: Any, graph: fx.GraphModule) -> SourceLine | None:
@@ -98,4 +98,4 @@ def _first_use(symbol: Any, graph: fx.GraphModule) -> SourceLine | None:
     return None
 
 
-__all__ = ["FixedSize", "asked_at", "why_fixed"]
+__all__ = ["WhyFixed", "asked_at", "why_fixed"]

@@ -20,7 +20,7 @@ _NOTED = re.compile(r"(?P<text>.*?)\s*# (?P<file>[^#]*):(?P<line>\d+) in (?P<nam
 
 
 @dataclass(frozen=True)
-class WhyFixed:
+class SizeReason:
     """Why a size is a number.
 
     Attributes:
@@ -37,7 +37,7 @@ class WhyFixed:
         return f"{self.reason}, {PurePath(self.where.file).name} {self.where}"
 
 
-def why_fixed(size: Any, graph: fx.GraphModule) -> WhyFixed:
+def why_fixed(size: Any, graph: fx.GraphModule) -> SizeReason:
     """Return why a dimension that was to stay symbolic is a number.
 
     Args:
@@ -46,18 +46,18 @@ def why_fixed(size: Any, graph: fx.GraphModule) -> WhyFixed:
     """
     if isinstance(size, int):
         if size in (0, 1):
-            return WhyFixed(
+            return SizeReason(
                 f"torch takes {size} for a size of its own: give an example of 2 or more"
             )
-        return WhyFixed("the code, or torch's capture of it, takes the size as a number")
+        return SizeReason("the code, or torch's capture of it, takes the size as a number")
     symbol, environment = size.node._expr, size.node.shape_env
     found = environment.replace(symbol)
     for guard in environment.guards:
         if isinstance(guard.expr, sympy.Eq) and symbol in guard.expr.free_symbols:
             place = asked_at(guard.sloc, graph) or _first_use(symbol, graph)
-            return WhyFixed(f"the code asks whether it is {found}", place)
+            return SizeReason(f"the code asks whether it is {found}", place)
     place = asked_at(environment.replacements_slocs.get(symbol), graph)
-    return WhyFixed("the code takes it for a number", place or _first_use(symbol, graph))
+    return SizeReason("the code takes it for a number", place or _first_use(symbol, graph))
 
 
 def asked_at(noted: Any, graph: fx.GraphModule) -> SourceLine | None:
@@ -98,4 +98,4 @@ def _first_use(symbol: Any, graph: fx.GraphModule) -> SourceLine | None:
     return None
 
 
-__all__ = ["WhyFixed", "asked_at", "why_fixed"]
+__all__ = ["SizeReason", "asked_at", "why_fixed"]

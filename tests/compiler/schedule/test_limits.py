@@ -14,6 +14,7 @@ from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr
 from fusec.ir.node import Node, recording
 from fusec.ir.program import Compute
+from fusec.report import FusionDecision
 from fusec.schedule import choices, inline
 from fusec.schedule.align import Refusal, _is_bijection, merge
 from fusec.schedule.fuse import _product_refusal
@@ -199,3 +200,14 @@ def test_a_value_that_one_alone_reads_may_lend_it_its_loops(
     steps = [Compute(f"to_{n}", body) for n, body in enumerate(bodies)]
     inline._inlined(negated("a", at(i), (i,)), steps)
     assert seen == [readers == 1] * readers
+
+
+def test_who_was_computed_within_whom() -> None:
+    decisions = [
+        FusionDecision(producer, consumer, fused, "", 0)
+        for producer, consumer, fused in (("a", "b", True), ("b", "c", True), ("d", "c", False))
+    ]
+    assert inline.inlined_members(decisions) == {
+        "b": frozenset("ab"),
+        "c": frozenset("abc"),
+    }

@@ -122,7 +122,8 @@ def _call(given: object) -> CallSignature | tuple[Any, ...]:
     if isinstance(given, (tuple, list)):
         return tuple(given)
     raise NotWritable(
-        f"a {type(given).__name__} is no call", "give tuples of arguments: [(x,), (x, y)]"
+        f"a {type(given).__name__} does not say what a call is given",
+        "give tuples of arguments: [(x,), (x, y)]",
     )
 
 

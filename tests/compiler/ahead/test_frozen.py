@@ -60,7 +60,7 @@ def test_a_kind_of_number_is_told_in_words():
 def test_a_tensor_stands_for_a_call_and_other_things_are_none():
     outcome = fusec.precompile(lambda x: x + 1, [torch.ones(3)])
     assert [each.signature for each in outcome.calls] == ["(float32 3)"]
-    with pytest.raises(NotWritable, match="a int is no call"):
+    with pytest.raises(NotWritable, match="a int does not say what a call is given"):
         fusec.precompile(lambda x: x + 1, [3])
 
 

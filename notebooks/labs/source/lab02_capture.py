@@ -15,7 +15,7 @@
 # or is it *wrong without a word*? About 40 minutes; no GPU and no C++ compiler is needed.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install fuselab
+# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
 # %load_ext fuselab
 import torch
 

@@ -15,7 +15,7 @@
 # Fusion then needs no code at all: one function calls the other. About 45 minutes; no GPU is needed.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install fuselab
+# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
 # %load_ext fuselab
 
 # %%

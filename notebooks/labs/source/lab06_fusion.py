@@ -14,7 +14,7 @@
 # lines that answers both, and writes the kernels' expressions. About 45 minutes; no GPU is needed.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install fuselab
+# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
 # %load_ext fuselab
 
 # %%

@@ -19,7 +19,7 @@
 # and with several; whatever goes wrong there does not take the notebook down.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install fuselab
+# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
 # %load_ext fuselab
 import torch
 

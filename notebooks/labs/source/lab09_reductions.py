@@ -15,7 +15,7 @@
 # About 40 minutes; no GPU is needed, and a C++ compiler for the last task only.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install fuselab
+# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
 # %load_ext fuselab
 import torch
 

@@ -15,7 +15,7 @@
 # attention. About 45 minutes; no GPU is needed. Parts 2, 3 and 5 need a C++ compiler.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install fuselab
+# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
 # %load_ext fuselab
 import torch
 

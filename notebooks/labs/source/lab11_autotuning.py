@@ -15,7 +15,7 @@
 # are more candidates than seconds. About 45 minutes; no GPU is needed.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install fuselab
+# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
 # %load_ext fuselab
 import time
 

@@ -13,7 +13,7 @@
 # lab finds the places where eager wins. About 40 minutes; no GPU is needed.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install fuselab
+# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
 # %load_ext fuselab
 import torch
 

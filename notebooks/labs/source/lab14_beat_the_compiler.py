@@ -15,7 +15,7 @@
 # minutes; no GPU is needed. Part 4 needs a C++ compiler.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install fuselab
+# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
 # %load_ext fuselab
 import torch
 

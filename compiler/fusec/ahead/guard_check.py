@@ -36,6 +36,7 @@ _EXPRESSIONS = {
     "name": "{0}[{1!r}]",
     "item": "{0}[{1!r}]",
     "global": "{0}[{1!r}]",
+    "own attribute": "object.__getattribute__({0}, {1!r})",
     "dict": "{0}.__dict__",
     "type": "type({0})",
     "class dict": "{0}.__dict__",

@@ -118,6 +118,8 @@ class _Reader:
             return self.place(LOCALS, "name", match[1], text)
         if kind == "GetAttrGuardAccessor":
             return self.place(parent, "attribute", inner, text)
+        if kind == "GenericGetAttrGuardAccessor":
+            return self.place(parent, "own attribute", inner, text)
         if kind in _ITEMS:
             return self.place(parent, "item", _literal(inner, text), text)
         if kind in _STEPS:

@@ -123,6 +123,8 @@ def step_from(value: Any, step: str, key: JSON) -> Any:
             return dict.__getitem__(value, key) if type(value) is dict else value[key]
         case "attribute":
             return getattr(value, key)
+        case "own attribute":  # past what the class makes of it
+            return object.__getattribute__(value, str(key))
         case "dict":
             return value.__dict__
         case "type":

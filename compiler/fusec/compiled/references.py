@@ -72,6 +72,10 @@ def reference(value: object) -> JSON:
     """
     if value is None or value is Ellipsis or type(value) is bool:
         return {"constant": repr(value)}
+    if isinstance(value, torch._ops._OpNamespace):
+        return {"operators": value.name}
+    if isinstance(value, torch._ops.OpOverloadPacket):
+        return {"operators": str(value)}
     if isinstance(value, ModuleType):
         if sys.modules.get(value.__name__) is not value:
             raise NotKept(f"the module {value.__name__} is not where its name says")
@@ -132,6 +136,8 @@ def resolve(data: JSON) -> object:
         return torch.device(value)
     if kind == "operator":
         return _operator(value)
+    if kind == "operators":
+        return _operators(value)
     if kind == "named":
         home, _, name = value.partition(":")
         _module(home)
@@ -160,6 +166,16 @@ def _operator(name: str) -> object:
         found = getattr(found, part, None)
     if not isinstance(found, torch._ops.OpOverload):
         raise NotKept(f"there is no operator {name}")
+    return found
+
+
+def _operators(name: str) -> object:
+    """Return a library of operators, or the overloads of one: ``aten``, ``aten.add``."""
+    found: Any = torch.ops
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, torch._ops._OpNamespace | torch._ops.OpOverloadPacket):
+        raise NotKept(f"there are no operators {name}")
     return found
 
 

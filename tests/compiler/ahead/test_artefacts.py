@@ -19,6 +19,7 @@ import fusec
 from fusec.ahead import artefact
 from fusec.ahead.artefact import KIND, TEXT
 from fusec.cache import default_store
+from fusec.compiled.references import reference, resolve
 
 SCALE = 2.0
 
@@ -215,6 +216,38 @@ def test_a_module_is_taken_up_and_its_parts_are_guarded():
         with pytest.raises(fusec.FrozenMiss):
             compiled(x)
         hook.remove()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [torch.ops.aten, torch.ops.aten.add, torch.ops.aten.add.Tensor, nn.functional, torch.relu],
+    ids=str,
+)
+def test_what_libraries_have_is_found_by_its_name(value):
+    assert resolve(json.loads(json.dumps(reference(value)))) is value
+
+
+class Settings:
+    """As transformers' configurations: every attribute goes through Python."""
+
+    def __init__(self):
+        self.scale = 2.0
+
+    def __getattribute__(self, name):
+        return super().__getattribute__(name)
+
+
+def test_settings_whose_attributes_python_looks_up():
+    module = Block().eval()
+    module.factor = Settings()
+    module.forward = lambda x: module.linear(x) * module.factor.scale
+    kept(module.forward, (torch.ones(4, 8),), grad=False)
+    compiled, x = fusec.compile(module.forward), torch.randn(4, 8)
+    with torch.no_grad(), fusec.frozen():
+        torch.testing.assert_close(compiled(x), module.forward(x))
+        module.factor.scale = 3.0
+        with pytest.raises(fusec.FrozenMiss, match="scale"):
+            compiled(x)
 
 
 def test_weights_that_are_one_object_have_to_stay_so():

@@ -35,6 +35,7 @@ EXPECTED = (
     "in inference mode, which records nothing",
     "would lose a hook beside a view",
     "on more than one stream",
+    "which may refuse it",
 )
 
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from importlib import metadata
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
 
 import torch
 
@@ -198,8 +199,8 @@ def _gpu_at(index: int) -> GpuFacts:
 def _has_gluon() -> bool:
     """Whether Gluon, an experiment of Triton's that changes, is as we write it."""
     try:
-        return metadata.version("triton").startswith("3.6.")
-    except metadata.PackageNotFoundError:
+        return package_version("triton").startswith("3.6.")
+    except PackageNotFoundError:
         return False
 
 

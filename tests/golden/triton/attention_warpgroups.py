@@ -197,7 +197,7 @@ def op8_attend(
         if steps > 0:
             stage = done % NUM_STAGES
             mbarrier.wait(keys_there.index(stage), done // NUM_STAGES % 2)
-            score = warpgroup_mma(query, keys.index(stage).permute((1, 0)), none, use_acc=False)
+            score = warpgroup_mma(query, keys.index(stage).permute([1, 0]), none, use_acc=False)
             mbarrier.arrive(keys_free.index(stage), count=1)
             weight, most, total, shrink = op8_weigh(
                 score,
@@ -217,7 +217,7 @@ def op8_attend(
                 stage = done % NUM_STAGES
                 mbarrier.wait(keys_there.index(stage), done // NUM_STAGES % 2)
                 coming = warpgroup_mma(
-                    query, keys.index(stage).permute((1, 0)), none, use_acc=False, is_async=True
+                    query, keys.index(stage).permute([1, 0]), none, use_acc=False, is_async=True
                 )
                 mbarrier.wait(values_there.index(last), phase)
                 summed = warpgroup_mma(weight, values.index(last), result, is_async=True)

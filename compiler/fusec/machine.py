@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as package_version
 
 import torch
 
@@ -54,8 +52,7 @@ class GpuFacts:
         l2: Bytes of its second-level cache.
         shared: Bytes of shared memory that a program may have.
         warp: Threads that run in step.
-        warpgroups: Whether groups of warps can have tasks of their own: on an sm_90 that is there,
-            where Triton has the Gluon that our kernels are written in.
+        there: Whether it is in this machine: kernels for it run, and not in an interpreter.
     """
 
     name: str = "sm_90"
@@ -63,7 +60,7 @@ class GpuFacts:
     l2: int = 50 << 20
     shared: int = 227 << 10
     warp: int = 32
-    warpgroups: bool = False
+    there: bool = False
 
     @property
     def kept(self) -> int:
@@ -191,17 +188,8 @@ def _gpu_at(index: int) -> GpuFacts:
         int(getattr(found, "L2_cache_size", 0)) or table.l2,
         int(getattr(found, "shared_memory_per_block_optin", 0)) or table.shared,
         int(getattr(found, "warp_size", 0)) or table.warp,
-        name == "sm_90" and _has_gluon(),
+        there=True,
     )
-
-
-@functools.cache
-def _has_gluon() -> bool:
-    """Whether Gluon, an experiment of Triton's that changes, is as we write it."""
-    try:
-        return package_version("triton").startswith("3.6.")
-    except PackageNotFoundError:
-        return False
 
 
 @functools.cache

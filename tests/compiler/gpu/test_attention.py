@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 import fusec
@@ -84,7 +85,7 @@ def _afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     monkeypatch.setenv("FUSEC_STRICT", "1")
     torch.zeros(1, device="cuda")
-    if not this_machine().gpu.warpgroups:
+    if this_machine().gpu.name != "sm_90" or not triton.__version__.startswith("3.6."):
         pytest.skip("no sm_90 with the Gluon that is written")
 
 

@@ -73,6 +73,24 @@ def op8_tile(
 
 
 @gluon.jit
+def op8_weigh(score, most, total, step, first, whole, arg3_1, BLOCK_N: tl.constexpr):
+    """Return the weights of a step's scores, and the rows' mosts, sums and what these shrink by."""
+    start = op8_start(step, first, whole, BLOCK_N)
+    kv_idx = (start + tl.arange(0, BLOCK_N, tl.SliceLayout(0, score.type.layout)))[None, :]
+    # line 108: return flex_attention(
+    product = score * 0.088388346
+    position = kv_idx.to(tl.int32)
+    as_float32 = (position - tl.cast(first, tl.int32)).to(tl.float32)
+    added = product + arg3_1 * as_float32
+    score = added
+    higher = tl.maximum(most, tl.max(score, 1) * 1.4426950408889634)
+    reference = tl.minimum(higher, 3.4028234663852886e38)
+    weight = tl.exp2(score * 1.4426950408889634 - reference[:, None])
+    shrink = tl.exp2(most - reference)
+    return weight, higher, total * shrink + tl.sum(weight, 1), shrink
+
+
+@gluon.jit
 def op8_load(
     query_ptr,
     key_ptr,
@@ -137,24 +155,6 @@ def op8_load(
             else:
                 async_copy.wait_group(0)
             op8_announce(values_there.index(stage))
-
-
-@gluon.jit
-def op8_weigh(score, most, total, step, first, whole, arg3_1, BLOCK_N: tl.constexpr):
-    """Return the weights of a step's scores, and the rows' mosts, sums and what these shrink by."""
-    start = op8_start(step, first, whole, BLOCK_N)
-    kv_idx = (start + tl.arange(0, BLOCK_N, tl.SliceLayout(0, score.type.layout)))[None, :]
-    # line 108: return flex_attention(
-    product = score * 0.088388346
-    position = kv_idx.to(tl.int32)
-    as_float32 = (position - tl.cast(first, tl.int32)).to(tl.float32)
-    added = product + arg3_1 * as_float32
-    score = added
-    higher = tl.maximum(most, tl.max(score, 1) * 1.4426950408889634)
-    reference = tl.minimum(higher, 3.4028234663852886e38)
-    weight = tl.exp2(score * 1.4426950408889634 - reference[:, None])
-    shrink = tl.exp2(most - reference)
-    return weight, higher, total * shrink + tl.sum(weight, 1), shrink
 
 
 @gluon.jit

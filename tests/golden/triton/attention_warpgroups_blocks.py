@@ -99,6 +99,43 @@ def op0_tile(
 
 
 @gluon.jit
+def op0_weigh(
+    full_kv_blocks_ptr,
+    kv_blocks_ptr,
+    score,
+    most,
+    total,
+    step,
+    first,
+    whole,
+    q_idx,
+    BLOCK_N: tl.constexpr,
+):
+    """Return the weights of a step's scores, and the rows' mosts, sums and what these shrink by."""
+    start = op0_start(full_kv_blocks_ptr, kv_blocks_ptr, step, first, whole, BLOCK_N)
+    kv_idx = (start + tl.arange(0, BLOCK_N, tl.SliceLayout(0, score.type.layout)))[None, :]
+    if step < whole:
+        # blocks that the mask keeps whole
+        # line 108: return flex_attention(
+        product = tanh_by_exp2(score * 0.012751743) * 20.0
+        changed = product
+    else:
+        # blocks that the mask keeps in part
+        # line 31: return q >= k
+        ge = q_idx >= kv_idx
+        # line 108: return flex_attention(
+        product = tanh_by_exp2(score * 0.012751743) * 20.0
+        chosen = tl.where(ge, product, -float("inf"))
+        changed = chosen
+    score = changed
+    higher = tl.maximum(most, tl.max(score, 1) * 1.4426950408889634)
+    reference = tl.minimum(higher, 3.4028234663852886e38)
+    weight = tl.exp2(score * 1.4426950408889634 - reference[:, None])
+    shrink = tl.exp2(most - reference)
+    return weight, higher, total * shrink + tl.sum(weight, 1), shrink
+
+
+@gluon.jit
 def op0_load(
     full_kv_counts_ptr,
     full_kv_blocks_ptr,
@@ -182,43 +219,6 @@ def op0_load(
             else:
                 async_copy.wait_group(0)
             op0_announce(values_there.index(stage))
-
-
-@gluon.jit
-def op0_weigh(
-    full_kv_blocks_ptr,
-    kv_blocks_ptr,
-    score,
-    most,
-    total,
-    step,
-    first,
-    whole,
-    q_idx,
-    BLOCK_N: tl.constexpr,
-):
-    """Return the weights of a step's scores, and the rows' mosts, sums and what these shrink by."""
-    start = op0_start(full_kv_blocks_ptr, kv_blocks_ptr, step, first, whole, BLOCK_N)
-    kv_idx = (start + tl.arange(0, BLOCK_N, tl.SliceLayout(0, score.type.layout)))[None, :]
-    if step < whole:
-        # blocks that the mask keeps whole
-        # line 108: return flex_attention(
-        product = tanh_by_exp2(score * 0.012751743) * 20.0
-        changed = product
-    else:
-        # blocks that the mask keeps in part
-        # line 31: return q >= k
-        ge = q_idx >= kv_idx
-        # line 108: return flex_attention(
-        product = tanh_by_exp2(score * 0.012751743) * 20.0
-        chosen = tl.where(ge, product, -float("inf"))
-        changed = chosen
-    score = changed
-    higher = tl.maximum(most, tl.max(score, 1) * 1.4426950408889634)
-    reference = tl.minimum(higher, 3.4028234663852886e38)
-    weight = tl.exp2(score * 1.4426950408889634 - reference[:, None])
-    shrink = tl.exp2(most - reference)
-    return weight, higher, total * shrink + tl.sum(weight, 1), shrink
 
 
 @gluon.jit

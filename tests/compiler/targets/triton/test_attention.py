@@ -50,7 +50,7 @@ def close(own: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
 def with_warpgroups() -> MachineFacts:
     """Return this machine with an H100."""
     machine = this_machine("sm_90")
-    return replace(machine, gpu=replace(machine.gpu, warpgroups=True))
+    return replace(machine, gpu=replace(machine.gpu, there=True))
 
 
 def texts(name: str) -> KernelSource:

@@ -47,15 +47,40 @@ def write(file: File, found: Attention) -> None:
 
 class _Writer(AttentionWriter):
     def write(self) -> None:
+        """Write the kernel, after the functions that it calls: what those take is known then."""
         file, found = self.file, self.found
-        outer = Block(self.kernel(file.name))
-        place = [line.partition(" = ")[0] for line in self.places(outer)]
-        self.context: dict[str, object] = {
-            "name": file.name,
+        kernel = self.kernel(file.name)
+        places = self.places(Block(kernel))
+        self.place = [line.partition(" = ")[0] for line in places]
+        self.context = self.facts(Block(kernel), places)
+        self.pieces = self.statements(kernel)
+        self.add_steps()
+        load = self.add("load", [*_TILES, *_BARRIERS, *_CONSTANTS])
+        attend = self.add("attend", ["half", *_TILES, *_BARRIERS, *_CONSTANTS])
+        self.context |= {
+            "first_half": _call(attend, "half", "0"),
+            "second_half": _call(attend, "half", "1"),
+            "loaded": ", ".join(load),
+        }
+        self.fill_part(kernel, "kernel")
+        m, pairs = file.host(found.sizes[0]), file.host(found.pairs)
+        grid = f"{m} // BLOCK_M // TURNS" + ("" if pairs == "1" else f" * {pairs}")
+        tiles = [file.parameters[t.buffer] for t in (found.query, found.keys, found.values)]
+        aligned = [f"{name}.data_ptr() % 16 == 0" for name in dict.fromkeys(tiles)]
+        file.setup.append(f"aligned = {' and '.join(aligned)}")
+        constants = [(knob.name, knob.name) for knob in file.knobs] + [("ALIGNED", "aligned")]
+        add_function(file, kernel, file.name, [grid], constants)
+        file.functions[-1].gluon = True
+
+    def facts(self, outer: Block, places: list[str]) -> dict[str, object]:
+        """Return what all parts of the template may ask."""
+        found = self.found
+        return {
+            "name": self.file.name,
             "m": outer.index(found.sizes[0]),
             "n": outer.index(found.sizes[1]),
             "pairs": outer.index(found.pairs),
-            "places": self.places(outer),
+            "places": places,
             "depth": size_of(found.depth).constant,
             "row": self.row_name,
             "half": triton_type(found.values.dtype),
@@ -63,21 +88,23 @@ class _Writer(AttentionWriter):
             "lowest": '-float("inf")' if found.careful else LOWEST,
             "finite": FINITE,
             "factor": repr(found.factor),
+            "tile": ", ".join([*self.place, "first", "whole", "steps"]),
         }
-        kernel = self.kernel(file.name)
-        described = []
-        loops = self.loops()
+
+    def statements(self, kernel: KernelWriter) -> dict[str, Writer]:
+        """Return the generated statements, by the names that the template has for them."""
+        found, loops = self.found, self.loops()
         roots = [loop.value for loop in loops]
         if self.row_term is not None and self.gives_back:
             roots.append(self.row_term)
+        keys, depth = self.key_dim(True), self.depth_dim()
         pieces = {
-            "query": self.tile_of(kernel, found.query, "query", self.row_dim(), self.depth_dim()),
-            "key": self.tile_of(kernel, found.keys, "key", self.key_dim(True), self.depth_dim()),
-            "value": self.tile_of(
-                kernel, found.values, "value", self.key_dim(True), self.width_dim()
-            ),
+            "query": self.tile_of(kernel, found.query, "query", self.row_dim(), depth),
+            "key": self.tile_of(kernel, found.keys, "key", keys, depth),
+            "value": self.tile_of(kernel, found.values, "value", keys, self.width_dim()),
         }
         pieces["before"], before = self.before(kernel, roots, {})
+        described = []
         for loop in loops:
             pieces[loop.name], score = self.score(kernel, before, loop.value)
             described.append(self.describe(kernel, loop, score))
@@ -87,73 +114,26 @@ class _Writer(AttentionWriter):
             "lists": [each for each in described if each["count"]],
             "row_term": self.row_text(before),
         }
-        start = self.add(
-            "start", f"{file.name}_start", pieces, ["step", "first", *place, "whole", "BLOCK_N"]
-        )
+        return pieces
+
+    def add_steps(self) -> None:
+        """Write the small functions: where a tile and a step lie, copies, weights."""
+        name, place = self.file.name, self.place
+        start = self.add("start", ["step", "first", *place, "whole", "BLOCK_N"])
         for which, step in (("zero", "0"), ("step", "step"), ("next", "step + 1")):
-            arguments = ", ".join(step if name == "step" else name for name in start)
-            self.context[f"start_{which}"] = f"{file.name}_start({arguments})"
-        matches = (_ASSIGNED.match(line.text) for line in pieces["before"].lines)
+            self.context[f"start_{which}"] = f"{name}_start({_call(start, 'step', step)})"
+        self.add("copy", ["tile", "place", "ALIGNED"])
+        self.add("announce", ["barrier"])
+        tile = self.add("tile", ["turn", "BLOCK_M", "BLOCK_N", "GROUP_H", "TURNS"])
+        self.context["tile_call"] = f"{name}_tile({', '.join(tile)})"
+        matches = (_ASSIGNED.match(line.text) for line in self.pieces["before"].lines)
         known = [match[1] for match in matches if match]
-        # each function is written once it is known what those take that it calls
-        self.add("copy", f"{file.name}_copy", pieces, ["tile", "place", "ALIGNED"])
-        self.add("announce", f"{file.name}_announce", pieces, ["barrier"])
-        self.context["tile"] = ", ".join([*place, "first", "whole", "steps"])
-        tile = self.add(
-            "tile", f"{file.name}_tile", pieces, ["turn", "BLOCK_M", "BLOCK_N", "GROUP_H", "TURNS"]
-        )
-        self.context["tile_call"] = f"{file.name}_tile({', '.join(tile)})"
-        load = self.add(
-            "load",
-            f"{file.name}_load",
-            pieces,
-            [*_TILES, *_BARRIERS, *_CONSTANTS],
-        )
-        weigh = self.add(
-            "weigh",
-            f"{file.name}_weigh",
-            pieces,
-            [
-                "score",
-                "most",
-                "total",
-                "step",
-                *place,
-                "first",
-                "whole",
-                self.row_name,
-                *known,
-                "BLOCK_N",
-            ],
-        )
+        given = ["score", "most", "total", "step", *place, "first", "whole", self.row_name, *known]
+        weigh = self.add("weigh", [*given, "BLOCK_N"])
         self.context |= {
-            "weigh_first": ", ".join("0" if name == "step" else name for name in weigh),
+            "weigh_first": _call(weigh, "step", "0"),
             "weigh_step": ", ".join(weigh),
         }
-        attend = self.add(
-            "attend",
-            f"{file.name}_attend",
-            pieces,
-            ["half", *_TILES, *_BARRIERS, *_CONSTANTS],
-        )
-        self.context |= {
-            "first_half": ", ".join("0" if name == "half" else name for name in attend),
-            "second_half": ", ".join("1" if name == "half" else name for name in attend),
-            "loaded": ", ".join(load),
-        }
-        self.fill_part(kernel, "kernel", pieces)
-        m, pairs = file.host(found.sizes[0]), file.host(found.pairs)
-        grid = f"{m} // BLOCK_M // TURNS" + ("" if pairs == "1" else f" * {pairs}")
-        aligned = " and ".join(
-            f"{name}.data_ptr() % 16 == 0"
-            for name in dict.fromkeys(
-                file.parameters[load.buffer] for load in (found.query, found.keys, found.values)
-            )
-        )
-        file.setup.append(f"aligned = {aligned}")
-        constants = [(knob.name, knob.name) for knob in file.knobs] + [("ALIGNED", "aligned")]
-        add_function(file, kernel, file.name, [grid], constants)
-        file.functions[-1].gluon = True
 
     def kernel(self, name: str) -> KernelWriter:
         kernel = super().kernel(name)
@@ -168,17 +148,16 @@ class _Writer(AttentionWriter):
             found.line(re.sub(r"tl\.load\((.*)\)$", r"\1", line.text), line.sources)
         return found
 
-    def add(self, part: str, name: str, pieces: dict[str, Writer], wanted: list[str]) -> list[str]:
+    def add(self, part: str, wanted: list[str]) -> list[str]:
         """Write a function that others call; return what it takes, in order.
 
         Args:
             part: Of the template.
-            name: The function's.
-            pieces: Generated statements, by name.
             wanted: What it takes if its text mentions it, beside pointers and sizes.
         """
+        name = f"{self.file.name}_{part}"
         kernel = self.kernel(name)
-        self.fill_part(kernel, part, pieces)
+        self.fill_part(kernel, part)
         text = kernel.writer.text
         pointers = [f"{p}_ptr" for p in self.file.parameters.values()]
         names = [*pointers, *self.file.sizes.values(), *wanted]
@@ -186,40 +165,21 @@ class _Writer(AttentionWriter):
         fixed = [each for each in taken if each.isupper() or each == "half"]
         plain = [each for each in taken if each not in fixed]
         # constants last, as in every kernel
+        parameters, constants = ([(each, each) for each in part] for part in (plain, fixed))
         self.file.functions.append(
-            Function(
-                name,
-                kernel.writer,
-                [],
-                [(each, each) for each in plain],
-                [(each, each) for each in fixed],
-                gluon=True,
-                started=False,
-            )
+            Function(name, kernel.writer, [], parameters, constants, gluon=True, started=False)
         )
         return [*plain, *fixed]
 
-    def fill_part(self, kernel: KernelWriter, part: str, pieces: dict[str, Writer]) -> None:
+    def fill_part(self, kernel: KernelWriter, part: str) -> None:
         """Write a function's body: a part of the template, with generated statements in it."""
-        context: dict[str, object] = {
-            "loops": [],
-            "lists": [],
-            "row_term": "",
-            "tile": "",
-            "tile_call": "",
-            "start_zero": "",
-            "start_step": "",
-            "start_next": "",
-            "weigh_first": "",
-            "weigh_step": "",
-            "first_half": "",
-            "second_half": "",
-            "loaded": "",
-            **self.context,
-            "part": part,
-        }
-        text = template("attention_warpgroups").render(context)
-        self.insert_text(kernel, text, pieces, (self.found.product.source,))
+        text = template("attention_warpgroups").render({**self.context, "part": part})
+        self.insert_text(kernel, text, self.pieces, (self.found.product.source,))
+
+
+def _call(names: list[str], parameter: str, value: str) -> str:
+    """Return the arguments of a call: names as they are, but for one parameter."""
+    return ", ".join(value if name == parameter else name for name in names)
 
 
 __all__ = ["write"]

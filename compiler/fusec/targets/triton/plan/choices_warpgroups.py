@@ -6,7 +6,9 @@ loads: 0.94 to 1.06 of the library's attention in time, where Triton's own sched
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from importlib import metadata
 
 from fusec.ir.body import Buffer
 from fusec.ir.index import Expr
@@ -40,7 +42,8 @@ def choose_warpgroups(
         buffers: By name.
         settings: Values of tunables, where a measurement knows better than the rules.
     """
-    if not current_machine().gpu.warpgroups or not _fits(found, buffers):
+    gpu = current_machine().gpu
+    if gpu.name != "sm_90" or not gpu.there or not _has_gluon() or not _fits(found, buffers):
         return None
     values = {
         "BLOCK_N": (128, STEP, "keys of a step"),
@@ -54,6 +57,15 @@ def choose_warpgroups(
     for name, (value, choices, meaning) in values.items():
         knobs.append(Knob(name, settings.get(name, value), choices, meaning))
     return Choice(KIND, (), knobs=tuple(knobs))
+
+
+@functools.cache
+def _has_gluon() -> bool:
+    """Whether Gluon, an experiment of Triton's that changes, is as we write it."""
+    try:
+        return metadata.version("triton").startswith("3.6.")
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def _possible_turns(found: Attention) -> tuple[int, ...]:

@@ -221,7 +221,7 @@ def test_a_module_is_taken_up_and_its_parts_are_guarded():
 @pytest.mark.parametrize(
     "value",
     [torch.ops.aten, torch.ops.aten.add, torch.ops.aten.add.Tensor, nn.functional, torch.relu],
-    ids=str,
+    ids=["operators", "overloads", "an operator", "a module", "a function"],
 )
 def test_what_libraries_have_is_found_by_its_name(value):
     assert resolve(json.loads(json.dumps(reference(value)))) is value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -123,6 +124,10 @@ def test_updates_side_by_side() -> None:
         torch.testing.assert_close(mine, wanted)
 
 
+@pytest.mark.skipif(
+    int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1,
+    reason="tests beside this one take memory of the same card",
+)
 def test_memory_is_given_back() -> None:
     def count() -> int:
         return torch.cuda.mem_get_info()[0]
@@ -133,16 +138,11 @@ def test_memory_is_given_back() -> None:
             compiled(*given(200))
 
     use()
-
-    def lost() -> int:
-        torch.cuda.synchronize()
-        before = count()
-        for _ in range(10):
-            torch._dynamo.reset()
-            use()
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        return before - count()
-
-    # Tests beside this one take memory of the same card; what leaks does so each time.
-    assert min(lost() for _ in range(3)) < 64 << 20
+    torch.cuda.synchronize()
+    before = count()
+    for _ in range(10):
+        torch._dynamo.reset()
+        use()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert before - count() < 64 << 20

@@ -51,6 +51,9 @@ ALIVE: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 # Whether torch can keep what a prediction captures from counting as compilations of the function.
 ISOLATES = "isolate_recompiles" in inspect.signature(torch._dynamo.eval_frame._optimize).parameters
 
+# Calls that find nothing although it is there, before one of them is believed.
+_LOOKS = 8
+
 
 class CompiledFunction:
     """A compiled function or module: call it as the original.
@@ -129,9 +132,16 @@ class CompiledFunction:
         try:
             return self._optimized(*args, **kwargs)
         except CompiledMeanwhile:
-            assert self._watch is not None
-            with self._watch.once_more():
+            return self._call_again(args, kwargs)
+
+    def _call_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call what another thread has compiled, or moved in torch's list, meanwhile."""
+        assert self._watch is not None
+        for _ in range(_LOOKS):
+            with contextlib.suppress(CompiledMeanwhile), self._watch.once_more(last=False):
                 return self._optimized(*args, **kwargs)
+        with self._watch.once_more(last=True):
+            return self._optimized(*args, **kwargs)
 
     def _for_layers(self, forward: Callable[..., Any]) -> CompiledFunction:
         options = replace(self.options, layers="whole")

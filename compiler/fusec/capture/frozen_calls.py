@@ -73,6 +73,9 @@ class FrozenWatch:
                 return made
         if trace_rules.check(frame.f_code) or not has_tensor_in_frame(frame):
             return ConvertFrameReturn()  # it would run in Python in any case
+        if not getattr(self._again, "last", False) and self._fits(frame):
+            # another thread moved it in torch's list while this one went through that
+            raise CompiledMeanwhile
         found = [*misfits(frame.f_code, frame.f_locals), *self.others(frame.f_locals)]
         raise FrozenMiss(_frame_name(frame.f_code), found)
 
@@ -82,6 +85,12 @@ class FrozenWatch:
         if self.root is None or code is not self.root or getattr(self._again, "on", False):
             return False
         self._wait_for_entry(code)
+        return self._fits(frame)
+
+    def _fits(self, frame: Any) -> bool:
+        code: CodeType = frame.f_code
+        if code is not self.root:
+            return False
         return any(each.guard_manager.check(frame.f_locals) for each in _entries(code))
 
     def _wait_for_entry(self, code: CodeType) -> None:
@@ -96,13 +105,17 @@ class FrozenWatch:
             time.sleep(0)
 
     @contextlib.contextmanager
-    def once_more(self) -> Iterator[None]:
-        """Within it, in this thread, compile what does not fit, whoever else has done so."""
-        self._again.on = True
+    def once_more(self, *, last: bool) -> Iterator[None]:
+        """Within it, in this thread, compile what does not fit, whoever else has done so.
+
+        Args:
+            last: Whether what fits, and is not found, is a miss where nothing may be compiled.
+        """
+        self._again.on, self._again.last = True, last
         try:
             yield
         finally:
-            self._again.on = False
+            self._again.on = self._again.last = False
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":

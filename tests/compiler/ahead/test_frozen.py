@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 import fusec
 from fusec.ahead.signatures import CallSignature, NotWritable, load_signatures
+from fusec.capture.frozen_calls import CompiledMeanwhile
 from fusec.toolchain.build import build
 
 
@@ -219,3 +221,20 @@ def test_calls_that_cannot_be_written_down_are_named():
         compiled(torch.ones(2), {1: 0, "n": 2})
     assert len(calls) == 0
     assert "cannot be written down" in calls.skipped[0]
+
+
+def test_what_fits_is_no_miss_though_torch_did_not_find_it():
+    """Another thread may move compiled code in torch's list while a call goes through that."""
+    compiled, x = fusec.compile(lambda x: x.sin() + 1, dynamic=False), torch.randn(4)
+    compiled(x)
+    fusec.freeze(compiled)
+    watch = compiled._watch
+    found = SimpleNamespace(f_code=watch.root, f_locals={"x": x}, f_globals=globals())
+    with pytest.raises(CompiledMeanwhile):
+        watch(found, None, {})
+    with watch.once_more(last=True), pytest.raises(fusec.FrozenMiss):
+        watch(found, None, {})
+    other = SimpleNamespace(**{**vars(found), "f_locals": {"x": torch.randn(5)}})
+    with pytest.raises(fusec.FrozenMiss, match="5"):
+        watch(other, None, {})
+    torch.testing.assert_close(compiled(x), x.sin() + 1)

@@ -44,6 +44,8 @@ _TYPES: dict[object, tuple[torch.dtype, ...]] = {
     torch.max_pool1d: _FLOATS + _HALVES,
     # Traced as a product and a sum, which nothing refuses where it is empty.
     torch.linalg.vecdot: _FLOATS + _HALVES + (torch.complex64, torch.complex128),
+    # Traced as comparisons, which have all types.
+    F.one_hot: (torch.int64,),
 }
 _REAL = tuple(
     dtype

@@ -59,6 +59,8 @@ CASES: list[tuple[str, str, Any, tuple[Any, ...], dict[str, Any]]] = [
     ("a margin of floats", "", F.multi_margin_loss, (*of(F32), ROWS), {}),
     # some of torch's releases take this loss apart wrongly, whatever its type
     ("margins of halves, by name", "loss is", F.multilabel_margin_loss, (), {"input": of(HALF)[0]}),
+    ("classes that are floats", NONE, F.one_hot, (*of(F32), 5), {}),
+    ("classes", "", F.one_hot, (torch.tensor([0, 1]), 5), {}),
     ("shrunk integers", NONE, "hardshrink", of(I64), {}),
     ("shrunk halves", "", torch.hardshrink, of(HALF), {}),
     ("shrunk on no processor", "", F.hardshrink, (torch.ones(3, dtype=I64, device="meta"),), {}),

@@ -123,7 +123,9 @@ def choose_attention(
         return body, choose_gradients(match_gradients(body), buffers, settings)
     grouped = choices_attention.group_heads(body)
     found = choices_attention.match_attention(grouped)
-    apart = choose_warpgroups(found, buffers, dict(settings))
+    apart = None
+    if index_type(grouped, buffers) == "tl.int32":  # its positions have 32 bits
+        apart = choose_warpgroups(found, buffers, dict(settings))
     return grouped, apart or choices_attention.choose_attention(found, buffers, settings)
 
 

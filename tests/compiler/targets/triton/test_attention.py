@@ -15,6 +15,7 @@ from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, fle
 import fusec
 from fusec.kernel_source import KernelSource
 from fusec.machine import MachineFacts, this_machine, using
+from fusec.targets.triton import emit
 from fusec.targets.triton.toolchain.cross_compile import artifacts, compile_start
 from fusec.targets.triton.toolchain.load import load
 from fusec.targets.triton.toolchain.starts import gpu_target, launched
@@ -134,6 +135,15 @@ def test_what_does_not_fit_warpgroups_is_triton(sizes: Sizes, dtype: torch.dtype
         fits = Sizes(2, 4, 2, 512, 512, 128)
         (source,) = sources(attention("none", fits), fits.tensors(BF16))
     assert "gluon" not in source.text, "nobody can run it where there is no such GPU"
+
+
+def test_positions_beyond_32_bits_are_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = Sizes(2, 4, 2, 512, 512, 128)
+    monkeypatch.setattr(emit, "LIMIT", 512)
+    with using(with_warpgroups()):
+        (source,) = sources(attention("causal", sizes, block=128), sizes.tensors(BF16))
+    assert "gluon" not in source.text
+    assert "tl.int64" in source.text
 
 
 # -- numerics -----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ of ``NUM_STAGES`` whose places are filled and given back through barriers in sha
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from fusec.ir.node import Load
 from fusec.targets.triton.kernels.attention import FINITE, LOWEST, AttentionWriter
@@ -141,12 +142,11 @@ class _Writer(AttentionWriter):
         return kernel
 
     def tile_of(self, kernel: KernelWriter, load: Load, name: str, *dims: Dim) -> Writer:
-        """Write where the elements of a tile are."""
-        own = self.operand(kernel, load, f"{name}_place", *dims)
-        found = Writer()
-        for line in own.lines:
-            found.line(re.sub(r"tl\.load\((.*)\)$", r"\1", line.text), line.sources)
-        return found
+        """Write where the elements of a tile are; all of them are inside."""
+        own = replace(kernel, tile=self.tile(*dims), writer=Writer(), names={})
+        address, _ = Block(own).pointer(load.buffer, load.index)
+        own.writer.line(f"{name}_place = {address}", (load.source,))
+        return own.writer
 
     def add(self, part: str, wanted: list[str]) -> list[str]:
         """Write a function that others call; return what it takes, in order.

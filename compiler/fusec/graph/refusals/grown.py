@@ -9,7 +9,6 @@ function to Python.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,6 +22,8 @@ from torch.utils._pytree import tree_map
 from fusec.devices import CPU
 from fusec.graph.refusals.shapes import known_sizes, same_shape, traced_value, updates_pointwise
 
+# What is known of calls, with so many operands.
+_grow: dict[tuple[Any, int], bool] = {}
 _COMPLAINS = logging.getLogger("torch._subclasses.fake_tensor")
 
 
@@ -61,9 +62,11 @@ def _may_grow(node: fx.Node) -> bool:
     return beside and _grows(node.target, len(node.args) - 1)
 
 
-@functools.cache
 def _grows(target: Any, operands: int) -> bool:
     """Whether tracing gives what a call updates the size of the call's result."""
+    key = target, operands
+    if key in _grow:
+        return _grow[key]
     for dtype in (torch.float32, torch.int64):
         with _unlogged(), unset_fake_temporarily(), FakeTensorMode(), torch.no_grad():
             small = torch.ones(2, dtype=dtype, device=CPU)
@@ -71,10 +74,9 @@ def _grows(target: Any, operands: int) -> bool:
             try:
                 _call(target, small, *given)
             except Exception:
-                continue
-            if small.dim() != 1:
-                return True
-    return False
+                continue  # perhaps for the state that torch is in: it is asked again
+        _grow[key] = _grow.get(key, False) or small.dim() != 1
+    return _grow.get(key, False)
 
 
 @contextlib.contextmanager

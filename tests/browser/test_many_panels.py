@@ -1,8 +1,8 @@
 """200 cells, 20 of them with panels, run again and again: what is held grows no faster.
 
 ``FUSELAB_ROUNDS`` runs them more often than four times, for an hour of use; ``FUSELAB_CELLS`` takes
-fewer cells. With ``FUSELAB_PLAIN`` the cells are a mere ``print``, 20 of them an ``ipywidgets.HTML``, and
-nothing of ours is in the notebook: what JupyterLab and ipywidgets keep themselves.
+fewer cells. With ``FUSELAB_PLAIN`` the cells are a mere ``print``, 20 of them an
+``ipywidgets.HTML``, and nothing of ours is in the notebook: what JupyterLab and ipywidgets keep.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ early imports the rest itself, as if there were no thread.
 
 Between two modules the thread sleeps for a moment.  An import reads files, and lets go of Python's
 lock for as long as each takes, which is too short for another thread to wake up and take it: the
-others then never wait long enough to ask for it, and stood still for up to three seconds, the answer
-to ``%load_ext``, completions and the first line of a cell among them.
+others then never wait long enough to ask for it, and stood still for up to three seconds, the
+answer to ``%load_ext``, completions and the first line of a cell among them.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def real(shell: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 MODULES = {
     "b = nn.Linear(32, 4)": "pass",
     "b = Two()": "class Two(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-    "        self.inner = nn.Linear(32, 4)\n    def forward(self, x):\n        return self.inner(x)",
+    "        self.in_ = nn.Linear(32, 4)\n    def forward(self, x):\n        return self.in_(x)",
 }
 
 

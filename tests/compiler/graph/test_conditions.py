@@ -211,7 +211,6 @@ def test_products_of_operands_that_have_rows(fake: FakeTensorMode) -> None:
     assert not alignment._Padding(node.graph).rewrite(node_of(aten.add.Tensor, x, w, result=x))
 
 
-
 def test_who_returns_a_product() -> None:
     graph = fx.Graph()
     made = [graph.call_function(aten.mm.default) for _ in range(6)]

@@ -112,6 +112,9 @@ def test_what_stays_where_it_is() -> None:
     view = call(aten.view.default, [buffers["a"]], "v")
     viewed = program(buffers | named("v", BIG), first, view, second, relu)
     assert places(viewed)[2] == ("b",)
+    reader = call(aten.tanh.default, [buffers["a"]], "v")  # reads it, and makes no view
+    read = program(buffers | named("v", BIG), first, reader, second, relu)
+    assert places(read)[2] == ("a",)
     unknown = call(aten.tanh.default, [buffers["x"]], "a", name="tanh")
     assert places(program(buffers, unknown, second, relu))[1] == ("b",)
     fresh = call(aten.mm.default, [buffers["x"]], "a", name="mm")

@@ -315,26 +315,28 @@ def test_gradients_of_products_of_groups(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("results", "shape", "dtype", "target", "has"),
+    ("statistics", "shape", "target", "has"),
     [
-        (3, (4, 6), F32, aten.native_layer_norm.default, True),
-        (3, (4, 6), F64, aten.native_group_norm.default, True),
-        (2, (4, 6), F32, aten.native_layer_norm.default, False),
-        (3, (4, 6), HALF, aten.native_layer_norm.default, False),
-        (3, (0, 6), F32, aten.native_layer_norm.default, False),
-        (3, (4, 6), F32, aten.native_batch_norm.default, False),
+        ((F32, F32), (4, 6), aten.native_layer_norm.default, True),
+        ((F64, F64), (4, 6), aten.native_group_norm.default, True),
+        ((F32,), (4, 6), aten.native_layer_norm.default, False),
+        ((HALF, HALF), (4, 6), aten.native_layer_norm.default, False),
+        ((HALF, F32), (4, 6), aten.native_layer_norm.default, False),
+        ((F32, HALF), (4, 6), aten.native_layer_norm.default, False),
+        ((F32, F32), (0, 6), aten.native_layer_norm.default, False),
+        ((F32, F32), (4, 6), aten.native_batch_norm.default, False),
     ],
 )
 def test_norms_with_exact_statistics(
-    results: int, shape: tuple[int, ...], dtype: torch.dtype, target: Any, has: bool
+    statistics: tuple[torch.dtype, ...], shape: tuple[int, ...], target: Any, has: bool
 ) -> None:
     graph = fx.Graph()
     x = graph.placeholder("x")
     x.meta["val"] = torch.empty(shape)
     node = graph.call_function(target, (x, [6]))
-    for number in range(results):
+    for number, dtype in enumerate((HALF, *statistics)):
         picked = graph.call_function(operator.getitem, (node, number))
-        picked.meta["val"] = torch.empty(shape[0], dtype=dtype if number else HALF)
+        picked.meta["val"] = torch.empty(shape[0], dtype=dtype)
     assert has_statistics(node) is has
 
 

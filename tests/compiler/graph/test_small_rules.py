@@ -60,14 +60,14 @@ def test_slopes_of_evaluation(dtype: torch.dtype) -> None:
 def test_logarithms_beside_numbers(number: float, dtype: torch.dtype) -> None:
     """Numbers that the tensor's type makes an infinity of are one in eager, too."""
     x = torch.tensor([0, 1, 2, 5]).to(dtype)
-    for operator, given in (
+    for target, given in (
         (aten.xlogy.Scalar_Other, (x, number)),
         (aten.xlogy.Scalar_Self, (number, x)),
         (aten.special_xlog1py.other_scalar, (x, number)),
         (aten.special_xlog1py.self_scalar, (number, x)),
     ):
-        found: Any = decompositions._logarithm_with_number(operator)(*given)
-        wanted = operator(*given)
+        found: Any = decompositions._logarithm_with_number(target)(*given)
+        wanted = target(*given)
         torch.testing.assert_close(found, wanted, equal_nan=True)
 
 

@@ -100,6 +100,8 @@ def test_memory_is_level(open_notebook: Callable[..., Notebook]) -> None:
             f"{minutes:.1f} min: kernel {kernel[-1]} MiB, page {used} KiB, {nodes} nodes",
             flush=True,
         )
+    if PLAIN:
+        pytest.skip("what JupyterLab and ipywidgets keep: nothing of ours was there")
     rounds = ROUNDS - 1 - FIRST
     assert kernel[-1] - kernel[FIRST] <= rounds * ROOM_KERNEL, kernel
     assert page_heap[-1] - page_heap[FIRST] <= rounds * ROOM_PAGE, page_heap

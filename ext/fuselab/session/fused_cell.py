@@ -77,6 +77,7 @@ class FusedCell(MeasuredCell):
                 models=self._models,
                 spare=self._spare(),
                 called=sum(self._extern_seconds.values()) if self._extern_seconds else None,
+                other_calls=dict(self._other_seconds),
             )
 
     def _spare(self) -> tuple[str, int] | None:

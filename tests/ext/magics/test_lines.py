@@ -47,6 +47,13 @@ def test_a_module_made_in_a_cell_is_one_break_at_its_line(real: Any, line: str) 
     assert found.hint.startswith("make modules and parameters in a cell of their own")
 
 
+def test_what_cannot_be_resumed_after_is_one_break(real: Any) -> None:
+    real.user_ns["rnn"] = torch.nn.GRU(32, 4)
+    run(real, "%%fuse -q --name gru\ny, h = rnn(x)")
+    (found,) = fuselab.cells["gru"].breaks
+    assert found.reason.startswith("nn.RNN, nn.GRU and nn.LSTM run in Python")
+
+
 def test_every_subject_has_a_page(real: Any) -> None:
     facts = {
         "fusion": "computations in",

@@ -20,6 +20,13 @@ import pytest
 _MAY_ASK = re.compile(r"/targets/triton/|/tests/")
 _IMPORTS = re.compile(r"^(?:import|from) triton\b", re.MULTILINE)
 
+# Tests of what Linux alone has, by their files or their names.
+_LINUX = {
+    "test_huge_pages.py": "the memory pool and large pages",
+    "test_missing_function_is_a_compile_error": "a linker that asks for every name",
+    "test_what_nobody_waits_for_gives_way": "groups of processes in /proc",
+}
+
 
 def is_bare() -> bool:
     """Whether it is so."""
@@ -34,6 +41,14 @@ class Bare:
         if collection_path.suffix != ".py":
             return None
         return True if _IMPORTS.search(collection_path.read_text(encoding="utf-8")) else None
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Skip the tests of what only Linux has."""
+        for item in items:
+            name = getattr(item, "originalname", item.name)
+            what = _LINUX.get(item.path.name) or _LINUX.get(name)
+            if what:
+                item.add_marker(pytest.mark.skip(reason=f"needs Linux: {what}"))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(

@@ -245,7 +245,7 @@ def test_memory_is_limited():
 
 
 def test_what_it_prints_is_kept_and_limited():
-    result = run('for (int i = 0; i < 1300; i++) puts("hello there");\n' + vk.RIGHT)
+    result = run('for (int i = 0; i < 900; i++) puts("hello there");\n' + vk.RIGHT)
     assert result.ok
     assert result.details.startswith("hello there")
     assert len(result.details) < 10_000

@@ -300,7 +300,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     ),
     "the caller's frame by a generator": (
         softmax_with("g = (n for n in [1]); f = g.gi_frame.f_back"),
-        "not an operator on tensors",
+        "looks around in Python",
     ),
     "the caller's frame by an error": (
         softmax_with("f = ValueError().__traceback__"),
@@ -336,6 +336,51 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
             "calls.append(1)\n    if len(calls) > 5: return torch.zeros_like(x)", "calls = []"
         ),
         "in each run on the same inputs",
+    ),
+    "everything by way of self": (
+        softmax_with(
+            "b = look(softmax)['__builtins__']", "def look(self): return self.__globals__\n"
+        ),
+        "`__globals__` is Python's own business",
+    ),
+    "everything by another self": (
+        softmax_with("", "class A:\n    def go(self, f):\n        for self in [f]: self.f_back\n"),
+        "looks around in Python",
+    ),
+    "an error that is called self": (
+        "def softmax(x):\n    try: 1 / 0\n    except ZeroDivisionError as self:\n"
+        "        self.__traceback__\n",
+        "Python's own business",
+    ),
+    "builtins of an asynchronous generator": (
+        softmax_with("f = g().ag_frame.f_builtins['open']", "async def g():\n    yield 1\n"),
+        "looks around in Python",
+    ),
+    "all tensors changed by a method": (
+        softmax_with(
+            "A.put(type(x))", "class A:\n    def put(self): self.reshape = lambda t, *a: t\n"
+        ),
+        "it changes `Tensor`, which is somebody else's",
+    ),
+    "all tensors changed by a decorator": (
+        softmax_with("", "import dataclasses\ndataclasses.dataclass(torch.Tensor)\n"),
+        "it changes `Tensor`, which is somebody else's",
+    ),
+    "a text as TorchScript": (
+        softmax_with(
+            "return c.f(x)", "c = torch.CompilationUnit('def f(x): return x.softmax(-1)')\n"
+        ),
+        "`torch.CompilationUnit` is not an operator",
+    ),
+    "work put off by torch": (
+        softmax_with("return torch.wait(torch.fork(torch.exp, x))"),
+        "is not an operator",
+    ),
+    "a file by way of torch": (softmax_with("torch.PyTorchFileWriter('x')"), "is not an operator"),
+    "a file by way of an array": (softmax_with("x.numpy().tofile('x')"), "not an operator"),
+    "asks whether it is judged": (
+        softmax_with("if torch.is_grad_enabled(): return x"),
+        "is not an operator",
     ),
     "an endless loop": (softmax_with("while True: pass"), "end"),
     "an error": (softmax_with("x = x / int('a')"), "it raises ValueError"),

@@ -8,7 +8,6 @@ identity, tensors by torch's own native guards.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from fusec.ahead.guard_words import asked, seen
 from fusec.ahead.places import (
     GLOBAL_HOOKS,
     HOOKS,
+    RELATION_NAMES,
     Places,
     class_name,
     hooks_of,
@@ -169,7 +169,7 @@ class _Writer:
     def __init__(self, check: GuardCheck, values: Mapping[str, Any]) -> None:
         self.table, self.check = check.table, check
         self.places = Places(values, check.space)
-        self.names: dict[str, Any] = {"G": check.space, "AD": forward_ad, "math": math}
+        self.names: dict[str, Any] = {"G": check.space, "AD": forward_ad, **RELATION_NAMES}
         self.lines: list[str] = []
         self.written = {LOCALS: "L", GLOBALS: "G"}
         self.marks: dict[str, list[str]] = {}  # attributes that tensors must not have

@@ -177,7 +177,7 @@ class _Reader:
                 self.ask(number, "module hooks", [], f"no hooks on {place.text}")
 
     def relation(self, text: str) -> None:
-        text = _AS_TENSOR.sub(r"\1", text)
+        text = _AS_TENSOR.sub(r"\1", text).replace("object.__getattribute__(", "own(")
         self.values.relation(text)  # whether it is one that can be asked
         self.ask(LOCALS, "relation", text, text)
 

@@ -79,7 +79,8 @@ def readable_expression(text: str) -> str:
         what = "shape" if match[2] == "size" else match[2] + "()"
         return f"{match[1]}.{what}[{match[3]}]"
 
-    plain = re.sub(r"[LG]\['(\w+)'\]", r"\1", text)
+    plain = re.sub(r"own\(([^(]*?), '(\w+)'\)", r"\1.\2", text)
+    plain = re.sub(r"[LG]\['(\w+)'\]", r"\1", plain)
     return _SIZE.sub(place, plain)
 
 

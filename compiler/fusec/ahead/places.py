@@ -18,6 +18,8 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 GLOBAL_HOOKS = tuple(
     f"_global_{name}hooks" for name in ("forward_", "forward_pre_", "backward_", "backward_pre_")
 )
+# What a relation may name: ``own`` reads an attribute past what a class makes of it.
+RELATION_NAMES: Mapping[str, Any] = {"math": math, "type": type, "own": object.__getattribute__}
 _CALLS = frozenset({"size", "stride", "storage_offset", "dim", "item"})
 _MATHS = frozenset({"isnan", "isinf", "isfinite"})
 _ALLOWED = (
@@ -108,7 +110,7 @@ class Places:
         return bool(eval(relation_code(text), {"__builtins__": {}}, self._names()))
 
     def _names(self) -> dict[str, Any]:
-        return {"L": self._locals, "G": self._globals, "math": math, "type": type}
+        return {"L": self._locals, "G": self._globals, **RELATION_NAMES}
 
 
 def step_from(value: Any, step: str, key: JSON) -> Any:
@@ -174,7 +176,7 @@ def relation_code(text: str) -> CodeType:
 
 def _is_harmless(node: ast.AST) -> bool:
     if isinstance(node, ast.Name):
-        return node.id in ("L", "G", "math", "type")
+        return node.id in ("L", "G") or node.id in RELATION_NAMES
     if isinstance(node, ast.Subscript):
         return isinstance(node.slice, ast.Constant) and type(node.slice.value) in (int, str)
     if isinstance(node, ast.Attribute):
@@ -183,6 +185,8 @@ def _is_harmless(node: ast.AST) -> bool:
         function = node.func
         if isinstance(function, ast.Name) and function.id == "type":
             return len(node.args) == 1 and not node.keywords
+        if isinstance(function, ast.Name) and function.id == "own":
+            return not node.keywords and len(node.args) == 2 and _is_name(node.args[1])
         if not isinstance(function, ast.Attribute) or node.keywords:
             return False
         of_math = isinstance(function.value, ast.Name) and function.value.id == "math"
@@ -192,9 +196,15 @@ def _is_harmless(node: ast.AST) -> bool:
     return isinstance(node, _ALLOWED)
 
 
+def _is_name(node: ast.AST) -> bool:
+    value = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(value, str) and value.isidentifier() and not value.startswith("__")
+
+
 __all__ = [
     "GLOBAL_HOOKS",
     "HOOKS",
+    "RELATION_NAMES",
     "Places",
     "class_name",
     "hooks_of",

@@ -23,6 +23,7 @@ class RecordedPlan:
         gradients: Positions of the gradients that the backward graph takes.
         layouts: Shape and strides of each of these, or its memory format.
         marks: What AOTAutograd puts on results whose sizes vary.
+        hidden: Outputs that may lie in something computed within, which autograd is not told.
     """
 
     updated: tuple[int, ...]
@@ -32,6 +33,7 @@ class RecordedPlan:
     layouts: tuple[tuple[Any, Any, torch.memory_format | None], ...]
     symbols: int
     marks: Marks
+    hidden: tuple[int, ...]
 
     def saved(self, ctx: Any, inputs: Sequence[Any], outputs: list[Any]) -> tuple[Any, ...]:
         """Save for backward what forward computed for it; return what its caller gets.
@@ -48,6 +50,10 @@ class RecordedPlan:
         for i, each in enumerate(self.updated):
             if outputs[i] is inputs[each]:
                 outputs[i] = None  # its kernel has updated it; torch would return a view of it
+        for i in self.hidden:
+            # AOTAutograd's unsafe view has a version of its own: an update of the result would go
+            # unseen where what it lies in is saved.
+            outputs[i] = outputs[i].detach()
         if self.constant:
             values = [outputs[i] for i in self.constant]
             ctx.mark_non_differentiable(*[v for v in values if isinstance(v, torch.Tensor)])

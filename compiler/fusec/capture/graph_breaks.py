@@ -27,6 +27,7 @@ _OF_VALUES = (_BRANCH, _NUMBER, _LIST, _SIZE)
 _PRINT = r"builtin operator `print`"
 _LOG = r"logging\.Logger method|builtin `_warnings\.warn`"
 _OF_MESSAGES = (_PRINT, _LOG)
+_PARAMETERS = r"torch\.nn\.Parameter\(\)` constructor|[Uu]ninitialized nn\.Module"
 _STEP = "step_unsupported"
 _NOTHING = "nothing: "  # how a hint begins where there is nothing to mend
 # What TorchDynamo says, as a pattern; what that means; how to mend it. The first match counts.
@@ -50,6 +51,16 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         _PRINT,
         "print runs in Python",
         "move the print before the tensor code or after it",
+    ),
+    (
+        _PARAMETERS,
+        "parameters are made here, in Python",
+        "make modules and parameters in a cell of their own, or above the tensor code",
+    ),
+    (
+        r"RNN, GRU, or LSTM",
+        "nn.RNN, nn.GRU and nn.LSTM run in Python, as torch has them",
+        "nothing of theirs is compiled: write the recurrence in tensor code, or call them apart",
     ),
     (
         r"builtin operator `(?:str|repr|format)`",
@@ -137,6 +148,10 @@ def breaks_since(marker: int) -> tuple[GraphBreak, ...]:
         if is_ours(where):
             continue  # TorchDynamo looked at what we compile backward with
         text = str(getattr(entry, "reason", entry))
+        if makes_parameters(text):
+            if is_within_init(getattr(entry, "user_stack", ())):
+                continue  # the line that makes the module is named itself
+            where = calling_line(getattr(entry, "user_stack", ()))
         if where is not None and where in callers and _known(text) == _STEP:
             continue  # a break within what is called there, which is named itself
         reason, hint = summarize(text), hint_for(text)
@@ -161,6 +176,22 @@ def user_frame(stack: Iterable[Any]) -> SourceLine | None:
         if file and not file.startswith(_TORCH):
             found = SourceLine(file, int(frame.lineno or 0), (frame.line or "").strip())
     return found
+
+
+def calling_line(stack: Iterable[Any]) -> SourceLine | None:
+    """Return the outermost frame of a stack that is not torch's own."""
+    found = (user_frame([frame]) for frame in stack)
+    return next((place for place in found if place is not None), None)
+
+
+def makes_parameters(reason: str) -> bool:
+    """Whether what TorchDynamo says is that a module, or a parameter, is made."""
+    return _known(reason) == _PARAMETERS
+
+
+def is_within_init(stack: Iterable[Any]) -> bool:
+    """Whether a stack begins in the method that makes an object."""
+    return next((getattr(frame, "name", "") for frame in stack), "") == "__init__"
 
 
 def _callers(stack: Iterable[Any]) -> list[SourceLine]:

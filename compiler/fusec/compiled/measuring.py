@@ -78,6 +78,8 @@ def limit_of(graph: GraphCalls) -> Limit | None:
         sizes = size_values(program, part.last_inputs)
         least += least_bytes(program, sizes)
         moved += moved_bytes(program, sizes, _traffic(part))
+    if moved > 0:
+        least = min(least, moved)  # of a large input a few rows may be read
     found = limit(least, counter.get_total_flops(), device)
     return replace(found, eager=traffic.bytes, moved=moved)
 

@@ -38,6 +38,7 @@ def written_plan(plan: RecordedPlan) -> JSON:
         "layouts": layouts,
         "symbols": plan.symbols,
         "marks": written_marks(plan.marks),
+        "hidden": list(plan.hidden),
     }
 
 
@@ -65,6 +66,7 @@ def read_plan(data: JSON) -> RecordedPlan:
         tuple(layouts),
         int(data["symbols"]),
         read_marks(data["marks"]),
+        tuple(data["hidden"]),
     )
 
 

@@ -159,8 +159,7 @@ class Groups:
             join_labels(first.label, second.label),
         )
         for name in first.reads() + second.reads():
-            self.readers.get(name, set()).discard(a)
-            self.readers.get(name, set()).discard(b)
+            self.readers.get(name, set()).difference_update((a, b))
         keep, drop = a, b
         self.steps[keep], self.steps[drop] = fused, None
         self.members[keep] |= self.members[drop]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from fusec.ir.body import Body, Buffer
@@ -61,8 +62,6 @@ def _order_by_stride(body: Body, buffers: Mapping[str, Buffer]) -> Body:
     costs more than a scattered read.  The other loops follow the access that the innermost one
     suits best, so that they can be joined where that buffer is gapless.
     """
-    if len(body.axes) < 2 and len(body.reduce_axes) < 2:
-        return body
     written = len(body.stores)
     names = body.reads() + body.writes()
     on_cpu = all(buffers[name].device.type == "cpu" for name in names)
@@ -77,9 +76,7 @@ def _order_by_stride(body: Body, buffers: Mapping[str, Buffer]) -> Body:
     reduce_axes = body.reduce_axes
     if not any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in body.nodes()):
         reduce_axes = _ordered(reduce_axes, weighted, beyond)
-    if axes == body.axes and reduce_axes == body.reduce_axes:
-        return body
-    return Body(axes, reduce_axes, body.stores)
+    return replace(body, axes=axes, reduce_axes=reduce_axes)
 
 
 def _ordered(

@@ -31,6 +31,7 @@ import __future__
 
 import ast
 import linecache
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -133,7 +134,10 @@ def plan_cell(
         tree = transform_ast(tree)
     # Compiling the whole cell finds the errors that parsing does not (`return` outside a
     # function, `break` outside a loop), and the flags of its __future__ imports.
-    whole = compile(python, filename, "exec", dont_inherit=True)
+    try:
+        whole = compile(python, filename, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise _described(error, python) from None
     flags = whole.co_flags & _FUTURE_FLAGS
     segments = split_cell(tree.body, CellSource(filename, text, interactivity, flags, broken))
     wanted = None if out is None else tuple(dict.fromkeys(out))
@@ -164,6 +168,23 @@ def register_source(filename: str, text: str) -> None:
     """Let tracebacks and ``inspect`` find ``text`` under ``filename``."""
     # No modification time: `linecache.checkcache` then never drops the entry.
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+
+
+_AWAITS = re.compile(r"'await' outside|asynchronous comprehension outside|'async \w+' outside")
+_NO_AWAIT = (
+    "await, async for and async with cannot stand in a %%fuse cell outside of a function: await in"
+    " a cell of its own, and fuse what comes after it"
+)
+
+
+def _described(error: SyntaxError, text: str) -> SyntaxError:
+    """Return an error of Python's compiler with its line, which only the parser's have."""
+    lines = text.splitlines()
+    number = error.lineno or 0
+    line = error.text or (lines[number - 1] if 0 < number <= len(lines) else "")
+    # Python has one type for all of these
+    said = _NO_AWAIT if _AWAITS.search(str(error.msg)) else error.msg
+    return SyntaxError(said, (error.filename, error.lineno, error.offset, line))
 
 
 # --- splitting -------------------------------------------------------------------------------

@@ -333,11 +333,14 @@ class Failures:
             first = " ".join(text.split("\n")[:2])
             self.mistakes[f"{type(error).__name__}: {first}"] = None
             return
+        stack = getattr(error, "real_stack", None) or ()
+        if breaks.makes_parameters(text) and breaks.is_within_init(stack):
+            return  # as it should: the line that makes the module is a break of its own
         # TorchDynamo has one type for all of these, and says in words which it is
         looped = "graph break in loop" in text
         place = "in a loop" if looped else "in a place that cannot be resumed"
         reason = f"{breaks.summarize(text)}; {place}, so all of the function runs in eager"
-        where = breaks.user_frame(getattr(error, "real_stack", None) or ())
+        where = breaks.user_frame(stack)
         if looped and where is not None:
             self.loops.add(where.line)
         self.skips[GraphBreak(reason, breaks.hint_for(text), where)] = None

@@ -81,6 +81,7 @@ def bound(
     calls: Sequence[str] = (),
     eager: Timing | None = None,
     called: float | None = None,
+    others: Mapping[str, float] | None = None,
 ) -> str:
     """Say in one sentence what bounds a cell; empty where nothing was measured.
 
@@ -91,12 +92,17 @@ def bound(
         calls: What runs as ATen's own kernels, by name.
         eager: All of it in eager.
         called: Seconds of those calls; None where they were not timed alone.
+        others: Seconds of those that multiply no matrices, by name, where they were.
     """
     if traffic is None or fused is None or fused.median <= 0 or traffic.limit <= 0:
         return ""
     share = traffic.limit / fused.median
     if share < 1 and beaten(traffic.limit, eager):
         return "what bounds it is not known: this machine was slower when its best was timed"
+    took = words.duration(fused.median)
+    main = max(others or {}, key=lambda name: (others or {})[name], default="")
+    if main and (others or {})[main] > 0.5 * fused.median:
+        return f"most of {took} is spent outside of its kernels: in {main}"
     if traffic.limit > traffic.copy:
         best = "the machine's best" if share >= 1 else f"{share:.2f} of the machine's best"
         small = traffic.limit < SMALL and share < 0.5
@@ -106,7 +112,6 @@ def bound(
         return "waits for memory: as fast as a copy"
     if share >= NEAR:
         return f"waits for memory: {share:.2f} of a copy, which is the limit"
-    took = words.duration(fused.median)
     parts = sum(step.median for step in (steps or {}).values())
     outside = bool(parts) and parts < 0.5 * fused.median
     alone = outside and called is not None and parts + called < 0.5 * fused.median

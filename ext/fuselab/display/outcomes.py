@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from fusec.report import Verdict
+from fusec.report import Timing, Verdict
 from fusec.tuning_report import Trial, TuningRun
 from fuselab.display import noise, render, words
 from fuselab.display.listing import marked_listing
@@ -150,10 +150,17 @@ class EditOutcome:
 
 @dataclass(frozen=True)
 class TuningOutcome:
-    """A tuning run, as a notebook and a terminal show it."""
+    """A tuning run, as a notebook and a terminal show it.
+
+    Attributes:
+        name: The kernel's.
+        run: The search.
+        whole: The time of all of its cell, where that is shown beside it.
+    """
 
     name: str
     run: TuningRun
+    whole: Timing | None = None
 
     @property
     def ranked(self) -> list[tuple[int, Trial]]:
@@ -188,8 +195,9 @@ class TuningOutcome:
                 note += f", {said}"
             elif run.best == 0:
                 note += ", which is what it started from: nothing was confirmed as faster"
+        part = noise.part_note(self.whole, {self.name: best.timing} if best.timing else {})
         busy = noise.busy_note(trial.timing for trial in run.trials)
-        return f"{note}; {busy}" if busy else note
+        return "; ".join(filter(None, (note, part, busy)))
 
     def rows(self) -> list[dict[str, Any]]:
         """The winner and its runners-up, then what failed."""
@@ -238,7 +246,7 @@ class TuningOutcome:
         lines += [f"  {line}" for line in render.columns(table)] if rows else []
         effects = effect_rows(self.run)
         lines += [f"  {reason}" for reason in self.run.plan_reasons()]
-        lines += [f"  {name} matters {ratio}: {text}" for name, text, ratio in effects]
+        lines += [f"  best with each {name} ({range_}): {text}" for name, text, range_ in effects]
         html = render.tuning_html(self.run, rows, self.note())
         html += "".join(f"<div>{escape(reason)}</div>" for reason in self.run.plan_reasons())
         html += static_table(("tunable", "best time with each value", "range"), effects, 2)

@@ -70,7 +70,7 @@ def source_text(lines: Sequence[LineView]) -> list[str]:
     rows = [line for line in lines if line.works]
     if not rows:
         return []
-    costs = [line.costs for line in rows]
+    costs = _aligned([line.costs for line in rows])
     places = [str(line.number) for line in rows]
     wide, narrow = max(map(len, costs)), max(map(len, places))
     found, file = [], ""
@@ -80,6 +80,14 @@ def source_text(lines: Sequence[LineView]) -> list[str]:
             found.append(f"{'':{wide}}  in {words.file_title(file)}:")
         found.append(f"{cost:>{wide}}  {place:>{narrow}}  {line.text}".rstrip())
     return found
+
+
+def _aligned(costs: Sequence[str]) -> list[str]:
+    """Return the costs with times below times, and bytes below bytes."""
+    pairs = [cost.partition(", ") for cost in costs]
+    left = max(len(first) for first, _, _ in pairs)
+    right = max(len(second) for _, _, second in pairs)
+    return [f"{a:>{left}}{comma:2}{b:<{right}}" if right else a for a, comma, b in pairs]
 
 
 __all__ = ["LineView", "source_text"]

@@ -64,6 +64,7 @@ class Summary:
         models: What a model of the GPU says of each kernel, where there is none to measure on.
         spare: The name to give to ``--out``, and the bytes that are then not written.
         called: Seconds of the calls of ATen; None where they were not timed alone.
+        other_calls: Seconds of those that multiply no matrices, by name.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Summary:
     models: tuple[str, ...] = ()
     spare: tuple[str, int] | None = None
     called: float | None = None
+    other_calls: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def main(self) -> KernelView | None:
@@ -109,7 +111,9 @@ class Summary:
         """What bounds the cell, in a sentence."""
         parts = {k.name: k.time for k in self.kernels if k.time}
         calls = [call.name for call in self.externs]
-        return bound(self.traffic, self.fused, parts, calls, self.eager, self.called)
+        return bound(
+            self.traffic, self.fused, parts, calls, self.eager, self.called, self.other_calls
+        )
 
     @property
     def busy(self) -> str:
@@ -134,6 +138,8 @@ class Summary:
             ]
             found = found[:1] if self.models else found
             found.append(("panel", f"%fuse_report {self.name} --panel"))
+        if self.pending and not self.kernels:
+            return [("its kernels, once it was called", f"%fuse_report {self.name}")]
         if self.spare is not None:
             name, count = self.spare
             found.append((f"write {words.size(count)} less", f"%%fuse --out {name}"))

@@ -8,6 +8,7 @@ counts are the bytes that it leaves in its outputs, which are looked at elsewher
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import sys
 import threading
@@ -31,7 +32,11 @@ REPORT = "the report"  # the name of the output that takes JSON
 _POISON = float("nan")
 _LEAST_CALLS = 4
 SHIFTS = 1021  # ways to lay factors on an input: no two calls of a process get the same one
-_KEPT_CLOCK = time.perf_counter  # before the answer can lay hands on it
+# Before the answer can lay hands on them.
+_KEPT_CLOCK = time.perf_counter
+_CONTIGUOUS = torch.Tensor.contiguous
+# What is looked at again after an answer has run.
+_SHARED: tuple[Any, ...] = (torch.Tensor, torch.nn.Module, torch, torch.nn.functional)
 
 
 class WrongShape(Exception):
@@ -40,6 +45,33 @@ class WrongShape(Exception):
 
 class LeftBehind(Exception):
     """Something of the answer goes on after it has returned."""
+
+
+class Meddled(Exception):
+    """An answer changes what others use."""
+
+
+class _Torch:
+    """What torch is before an answer is loaded: a method of its own may do the work elsewhere.
+
+    The rules refuse what says so; a method that is called with a class is seen here alone.
+    """
+
+    def __init__(self) -> None:
+        self._kept = [(space, dict(vars(space))) for space in _SHARED]
+
+    def look(self) -> None:
+        """Look at it.
+
+        Raises:
+            Meddled: It is not as it was.
+        """
+        for space, kept in self._kept:
+            now = vars(space)
+            same = all(now.get(name, self) is value for name, value in kept.items())
+            # A module may import a part of its own.
+            if not same or (isinstance(space, type) and len(now) != len(kept)):
+                raise Meddled(f"it changes `{space.__name__}`, which is somebody else's")
 
 
 class Answer:
@@ -61,6 +93,7 @@ class Answer:
             self.function: Any = ctypes.CDLL(self.library)[self.entry]
             self.function.restype = ctypes.c_int
         else:
+            self.shared = _Torch()
             # TorchDynamo looks for a function's module by its name.
             module = sys.modules["answer"] = types.ModuleType("answer")
             space = module.__dict__
@@ -98,15 +131,21 @@ class Answer:
             notes = (tensors[POKES], tensors[CLOCK], tensors[SEEN])
             return self._timed(inputs, outputs, notes, sizes, threads)
         if self.library:
-            return self._kernel([*inputs, *outputs], sizes, threads)
+            return self._kernel([*inputs, *outputs], sizes, threads)()
         with torch.no_grad():
-            self._into(outputs, self.function(*inputs))
+            self.shared.look()
+            returned = self.function(*inputs)
+            self.shared.look()
+            self._into(outputs, returned)
         return 0
 
-    def _kernel(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int], threads: int) -> int:
+    def _kernel(
+        self, tensors: Sequence[torch.Tensor], sizes: Sequence[int], threads: int
+    ) -> Callable[[], int]:
+        """Return the kernel's call, which costs next to nothing beside the kernel."""
         pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
         numbers = [ctypes.c_int64(size) for size in (*sizes, threads)]
-        return int(self.function(*pointers, *numbers))
+        return functools.partial(self.function, *pointers, *numbers)
 
     def _into(self, outputs: Sequence[torch.Tensor], returned: Any) -> None:
         _copy(outputs, returned)
@@ -133,6 +172,7 @@ class Answer:
         returned: Any = None
         whole: list[torch.Tensor] = []
         now, spent = _KEPT_CLOCK, 0.0
+        kernel = self._kernel([*inputs, *mine], sizes, threads) if self.library else None
         with torch.no_grad():
             clock.zero_()
             factors = factors_for(given, int(pokes[0, 0]))
@@ -144,13 +184,15 @@ class Answer:
                     _spoil(tensor, there)
                 before = this_system().thread_times() if self.library else {}
                 began = now()
-                if self.library:
-                    status = self._kernel([*inputs, *mine], sizes, threads)
+                if kernel is not None:
+                    status = kernel()
                 else:
                     returned, status = self.function(*inputs), 0
                     # A view leaves the work to who reads it.
-                    whole = [tensor.contiguous() for tensor in _several(returned)]
+                    whole = [_CONTIGUOUS(tensor) for tensor in _several(returned)]
                 seconds = max(now() - began, 1e-9)
+                if kernel is None:
+                    self.shared.look()
                 clock[number, 0] = seconds
                 if before:
                     clock[number, 1] = worked(before, this_system().thread_times(), threads)
@@ -317,6 +359,7 @@ __all__ = [
     "SHIFTS",
     "Answer",
     "LeftBehind",
+    "Meddled",
     "WrongShape",
     "change",
     "factors_for",

@@ -7,6 +7,7 @@ what would only be tried to get round the question.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 from collections.abc import Sequence
@@ -62,9 +63,20 @@ _TORCH = frozenset(
     "from_file set_grad_enabled manual_seed seed package storage UntypedStorage func _dynamo "
     "set_float32_matmul_precision use_deterministic_algorithms backends autograd testing "
     "warnings inspect types ctypes builtins importlib threading futures data_ptr "
-    "untyped_storage share_memory_ register_hook set_ f_back f_globals f_locals tb_frame "
-    "gi_frame cr_frame func_globals mro attrgetter methodcaller compiler is_compiling "
-    "set_default_tensor_type set_flush_denormal".split()
+    "untyped_storage share_memory_ register_hook set_ attrgetter methodcaller compiler "
+    "is_compiling set_default_tensor_type set_flush_denormal tofile dump dumps".split()
+)
+# What leads to frames and code, and from there to everything; no class of an answer's own has it.
+_FRAMES = frozenset(
+    "f_back f_builtins f_code f_globals f_locals f_trace tb_frame tb_next gi_frame gi_code "
+    "gi_yieldfrom cr_frame cr_code cr_await cr_origin ag_frame ag_code ag_await func_globals "
+    "func_code with_traceback mro".split()
+)
+# Of torch, besides operators, types and constants.
+_TORCH_TOO = frozenset(
+    "Tensor Size Generator device dtype finfo iinfo no_grad enable_grad inference_mode autocast "
+    "vmap cond while_loop is_tensor get_default_dtype newaxis typename sym_float sym_int sym_ite "
+    "sym_max sym_min sym_not sym_sqrt sym_sum".split()
 )
 # Of Python's own modules: what evaluates texts, or reads and sets attributes by their names.
 _BY_TEXT = frozenset(
@@ -90,6 +102,8 @@ class _Looks(ast.NodeVisitor):
         self.found: list[BrokenRule] = []
         self.imported: set[str] = set()  # names that an import has bound
         self.whole: dict[str, str] = {}  # those of them that are modules, and which
+        self.methods: set[ast.FunctionDef] = set()
+        self.own = ""  # what the method that is looked at calls its object
 
     def visit_Module(self, node: ast.Module) -> None:
         for each in ast.walk(node):
@@ -135,6 +149,8 @@ class _Looks(ast.NodeVisitor):
             self.refuse(node, f"`{name}` is Python's own business, and no answer needs it")
         elif name in _BY_TEXT:
             self.refuse(node, f"`{name}` goes by a text: write the expression itself")
+        elif attribute and name in _FRAMES:
+            self.refuse(node, f"`{name}` looks around in Python, and no answer needs it")
         elif attribute and (name in _TORCH or (name.startswith("_") and name not in _DUNDERS)):
             self.refuse(node, f"`{name}` is not an operator on tensors; compute with tensors alone")
         elif not attribute and name in _BUILTINS:
@@ -159,6 +175,9 @@ class _Looks(ast.NodeVisitor):
             here, module = getattr(here, name, None), f"{module}.{name}"
             if isinstance(here, ModuleType) and module not in TORCH_MODULES | {"collections.abc"}:
                 return self.refuse(node, f"`{module}` is a module that no answer needs")
+            own = module.rpartition(".")[0] == "torch" and not isinstance(here, ModuleType)
+            if own and not _computes(name, here):
+                return self.refuse(node, f"`{module}` is not an operator on tensors")
             if module != "re.compile":
                 self._name(node, name, attribute=True)
         if to_the_end and isinstance(here, ModuleType):
@@ -170,14 +189,14 @@ class _Looks(ast.NodeVisitor):
             self.refuse(node, f"`{node.id}` is a module: name what you need of it")
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+        own = bool(self.own) and isinstance(node.value, ast.Name) and node.value.id == self.own
         changes = isinstance(node.ctx, (ast.Store, ast.Del))
         if changes and not own and (_root(node) in self.imported or "torch" in self.modules):
             self.refuse(node, f"`{ast.unparse(node)}` is somebody else's: it stays as it is")
         way = _names(node)
         if way and way[0] in self.whole:
             return self._way(node, self.whole[way[0]], way[1:], to_the_end=True)
-        if not own:
+        if not own or node.attr in _FRAMES or node.attr.startswith("__"):
             self._name(node, node.attr, attribute=True)
         if isinstance(node.value, ast.Name):
             self._name(node.value, node.value.id, attribute=False)
@@ -198,6 +217,14 @@ class _Looks(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         if node.name.startswith("__") and node.name not in _DUNDERS:
             self.refuse(node, f"`{node.name}` is Python's own business, and no answer needs it")
+        outer = self.own
+        if node in self.methods:
+            self.own = _own_name(node)
+        self.generic_visit(node)
+        self.own = outer
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self.methods |= {each for each in node.body if isinstance(each, ast.FunctionDef)}
         self.generic_visit(node)
 
 
@@ -216,6 +243,33 @@ def _names(node: ast.Attribute) -> list[str]:
         found.append(inner.attr)
         inner = inner.value
     return [inner.id, *reversed(found)] if isinstance(inner, ast.Name) else []
+
+
+def _own_name(node: ast.FunctionDef) -> str:
+    """Return how a method names its object; empty if not as everybody does, or if it gets another.
+
+    Who calls the method with something else gets at that: see ``answer_worker``.
+    """
+    names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
+    own = names[0] if names and names[0] in {"self", "cls"} else ""
+    given = 0
+    for each in ast.walk(node):
+        read = isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
+        if not read and not isinstance(each, (ast.Attribute, ast.Constant, ast.keyword)):
+            given += sum(value == own for _, value in ast.iter_fields(each))
+    return own if given == 1 else ""
+
+
+@functools.cache
+def _operators() -> frozenset[str]:
+    torch = importlib.import_module("torch")
+    return frozenset(dir(torch._C._VariableFunctions)) | frozenset(torch.functional.__all__)
+
+
+def _computes(name: str, value: object) -> bool:
+    """Whether something of torch is an operator, a type or a constant, or does not exist at all."""
+    constant = value is None or type(value).__name__ in {"dtype", "layout", "memory_format"}
+    return constant or isinstance(value, float) or name in _operators() | _TORCH_TOO
 
 
 def _is_there(module: str) -> bool:

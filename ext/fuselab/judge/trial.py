@@ -264,7 +264,7 @@ def _finding(reply: Message, signature: Signature, case: Case) -> Finding:
         result = report.get("result", {})
         if result.get("problem") == "exception":
             kind, message = result["type"], result["message"]
-            if kind in {"WrongShape", "LeftBehind", "NothingStarted"}:
+            if kind in {"WrongShape", "LeftBehind", "NothingStarted", "Meddled"}:
                 return Finding("wrong", message)
             if kind in {"OutOfBounds", "Race"}:
                 return Finding("wrong", message, result["line"])

@@ -7,6 +7,7 @@ import html
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +41,20 @@ COMMANDS = (
     "%%task judges a cell, %hint gives the next of three hints about the task judged last, "
     "%progress shows this table, %hand_in Your Name writes the file for your teacher."
 )
+
+
+class Said(str):
+    """A text that is shown without quotation marks, and whose words stay whole in a notebook."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(self))
+        shown = f'<div style="white-space: pre-line">{escaped}</div>'
+        return {"text/plain": str(self), "text/html": shown}
 
 
 class HandInError(FuselabError):
@@ -167,18 +182,18 @@ class LabProgress:
         said = f"%hint gives a hint ({state.hints} of {len(task.hints)} read)"
         return replace(verdict, next_step=said)
 
-    def hint(self, name: str = "") -> str:
+    def hint(self, name: str = "") -> Said:
         """Return the next hint about a task: of the latest if none is named."""
         name = name or self.latest
         if not name:
-            return "Run a %%task cell first, or name one: %hint lab01.bytes"
+            return Said("Run a %%task cell first, or name one: %hint lab01.bytes")
         task, state = find_task(name), self.state(name)
         if not task.hints:
-            return f"There are no hints about {name}."
+            return Said(f"There are no hints about {name}.")
         again = ", once more" if state.hints >= len(task.hints) else ""
         state.hints = min(state.hints + 1, len(task.hints))
         text = task.hints[state.hints - 1]
-        return f"Hint {state.hints} of {len(task.hints)} about {name}{again}: {text}"
+        return Said(f"Hint {state.hints} of {len(task.hints)} about {name}{again}: {text}")
 
     def table(self, chosen: Iterable[Lab] = ()) -> ProgressTable:
         """Return the progress over labs; over those that were begun if none are given."""
@@ -195,18 +210,37 @@ class LabProgress:
     def hand_in(self, path: Path, student: str, edits: Sequence[Edit] = ()) -> Path:
         """Write the hand-in: every task's best answer, and what was said of it.
 
+        What the file has of the same student stays where this notebook has nothing better: a lab
+        is a notebook, and all of them are handed in as one file.
+
         Args:
             path: A ``.json`` file.
             student: Who hands it in.
             edits: Of kernels, which stand beside the answers and are not graded.
+
+        Raises:
+            HandInError: The file is somebody else's.
         """
+        earlier = _earlier(path, student)
+        tasks = earlier.get("tasks", {})
+        for name, state in self.tasks.items():
+            known = tasks.get(name, {})
+            if state.score >= _score(known):
+                tasks[name] = vars(state)
+            else:
+                tasks[name] = {**vars(state), "best": known["best"], "score": known["score"]}
+        new = [{name: getattr(edit, name) for name in _EDIT} for edit in edits]
+        edited = earlier.get("edits")
+        old = [e for e in edited if e not in new] if isinstance(edited, list) else []
         data = {
             "format": FORMAT,
             "student": student,
-            "tasks": {name: vars(state) for name, state in sorted(self.tasks.items())},
-            "edits": [{name: getattr(edit, name) for name in _EDIT} for edit in edits],
+            "tasks": dict(sorted(tasks.items())),
+            "edits": [*old, *new],
         }
-        path.write_text(json.dumps(data, indent=1) + "\n")
+        whole = path.with_suffix(".part")
+        whole.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        whole.replace(path)
         return path
 
 
@@ -252,6 +286,29 @@ def _standard_error_shut() -> Iterator[None]:
         os.close(shut)
 
 
+def _earlier(path: Path, student: str) -> dict[str, Any]:
+    """Return what a student has handed in before; nothing if the file is no hand-in.
+
+    Raises:
+        HandInError: It is somebody else's.
+    """
+    try:
+        other, _ = read_hand_in(path)
+    except HandInError:
+        return {}
+    if other != student:
+        raise HandInError(f"{path.name} is {other}'s", "rename it, or give another name")
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _score(state: dict[str, Any]) -> float:
+    """Return a score as a file says it, if there is an answer with it."""
+    score = state.get("score")
+    number = isinstance(score, (int, float)) and bool(state.get("best"))
+    return float(score) if number and score is not None else 0.0
+
+
 def read_hand_in(path: Path) -> tuple[str, dict[str, str]]:
     """Return who handed in, and the best answer to each task.
 
@@ -292,6 +349,7 @@ __all__ = [
     "HandInError",
     "LabProgress",
     "ProgressTable",
+    "Said",
     "points",
     "progress",
     "read_hand_in",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+from dataclasses import replace
 from typing import Any
 
 from IPython.core.displayhook import DisplayHook
@@ -256,7 +257,7 @@ class FuseMagics(Magics):
                 phases.begin("drawing")  # the first plot of a process takes its time
             display(fused)
             for outcome in outcomes:
-                display(outcome)
+                display(replace(outcome, whole=fused.fused))
         if args.save:
             self._save(fused, args.save)
         if args.edit is not None:

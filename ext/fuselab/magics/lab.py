@@ -18,16 +18,7 @@ from fuselab.magics.base import SessionMagics
 
 if TYPE_CHECKING:
     from fuselab.judge.verdict import AnswerVerdict
-    from fuselab.labs.progress import ProgressTable
-
-
-class Said(str):
-    """A text that is shown without quotation marks."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
+    from fuselab.labs.progress import ProgressTable, Said
 
 
 @magics_class
@@ -66,12 +57,12 @@ class LabMagics(SessionMagics):
         return verdict
 
     @line_magic
-    def hint(self, line: str) -> str:
+    def hint(self, line: str) -> Said:
         """Give the next of three hints about a task: %hint, or %hint lab01.bytes."""
         from fuselab.labs.progress import progress
 
         with _as_usage("%hint"):
-            return Said(progress().hint(line.strip()))
+            return progress().hint(line.strip())
 
     @line_magic
     def progress(self, line: str) -> ProgressTable:
@@ -89,8 +80,11 @@ class LabMagics(SessionMagics):
         return replace(progress().table(chosen), commands=COMMANDS)
 
     @line_magic
-    def hand_in(self, line: str) -> str:
-        """Write the file that is handed in: %hand_in Ada Lovelace."""
+    def hand_in(self, line: str) -> ProgressTable:
+        """Write the file that is handed in: %hand_in Ada Lovelace.
+
+        It keeps what you have handed in of other labs.
+        """
         from fuselab.labs.progress import progress
 
         student = line.strip()
@@ -98,9 +92,10 @@ class LabMagics(SessionMagics):
             raise UsageError("%hand_in takes your name: %hand_in Ada Lovelace")
         name = re.sub(r"\W+", "_", student.lower()).strip("_") or "student"
         edits = self.session.history.known
-        path = progress().hand_in(Path(f"hand_in_{name}.json"), student, edits)
-        table = progress().table()
-        return Said(f"{table}\n\nwritten to {path}: give this file to your teacher")
+        with _as_usage("%hand_in"):
+            path = progress().hand_in(Path(f"hand_in_{name}.json"), student, edits)
+        said = f"written to {path}, with what it had of other labs: give it to your teacher"
+        return replace(progress().table(), commands=said)
 
 
 @contextlib.contextmanager

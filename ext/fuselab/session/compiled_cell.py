@@ -72,7 +72,10 @@ class CompiledCell:
         """Where capture stopped and Python ran in between."""
         known = self.plan.breaks if self.plan is not None else ()
         skips = self.failures_so_far().skips if self.failures_so_far else ()
-        return tuple(dict.fromkeys([*known, *self._each("breaks"), *skips]))
+        found = dict.fromkeys([*known, *self._each("breaks"), *skips])
+        # One that TorchDynamo cannot resume after says the same once more, and what follows of it.
+        more = {(b.where, b.hint) for b in skips if b.where is not None}
+        return tuple(b for b in found if b in skips or (b.where, b.hint) not in more)
 
     @property
     def guards(self) -> tuple[Guard, ...]:

@@ -77,6 +77,7 @@ class FusedCell(MeasuredCell):
                 models=self._models,
                 spare=self._spare(),
                 called=sum(self._extern_seconds.values()) if self._extern_seconds else None,
+                other_calls=dict(self._other_seconds),
             )
 
     def _spare(self) -> tuple[str, int] | None:
@@ -86,10 +87,12 @@ class FusedCell(MeasuredCell):
         if plan is None or plan.out is not None or len(outputs) < 2:
             return None
         last = outputs[-1]
-        rest = outputs[:-1]
-        if not {output.name for output in outputs} <= set(plan.assigns):
+        if {output.name for output in outputs} != set(plan.assigns):
             return None
-        count = sum(output.bytes for output in rest)
+        # A call of ATen writes its result, whoever wants it.
+        arguments = [a for k in self.kernels.values() for a in k.signature.arguments]
+        written = {argument.name for argument in arguments if argument.role != "in"}
+        count = sum(output.bytes for output in outputs[:-1] if output.name in written)
         return (last.name, count) if count >= LEAST_SPARE else None
 
     def _graph_notes(self) -> Iterator[str]:

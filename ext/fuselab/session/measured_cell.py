@@ -25,6 +25,20 @@ MOST_AWAITED = 10.0
 MOST_STEPPED = 0.1  # seconds: the calls of what takes longer are timed where somebody asks
 
 
+def multiplies(name: str) -> bool:
+    """Whether a call multiplies matrices: ATen's that torch counts operations of, and oneDNN's.
+
+    Args:
+        name: As ``aten.addmm``.
+    """
+    import torch
+    from torch.utils.flop_counter import flop_registry
+
+    space, _, operator = name.partition(".")
+    operator = operator.partition(".")[0]
+    return space != "aten" or getattr(torch.ops.aten, operator, None) in flop_registry
+
+
 @dataclass(eq=False, repr=False)
 class MeasuredCell(CompiledCell):
     """A compiled cell with its times and its verdict.
@@ -53,6 +67,7 @@ class MeasuredCell(CompiledCell):
     _peers: dict[tuple[int, str], Peer] = field(default_factory=dict, init=False)
     _models: tuple[str, ...] = field(default=(), init=False)
     _extern_seconds: dict[SourceLine, float] = field(default_factory=dict, init=False)
+    _other_seconds: dict[str, float] = field(default_factory=dict, init=False)  # no products
     _stepped: tuple[int, ...] = field(default=(), init=False)
     _measured: tuple[Any, ...] = field(default=(), init=False)
     _checked: tuple[Any, ...] = field(default=(), init=False)
@@ -89,7 +104,7 @@ class MeasuredCell(CompiledCell):
                         alone = graph.kernel_timings(seconds / 3)
                         times |= {id(k): alone[k.name] for k in graph.kernels if k.name in alone}
             self._take(runs if len(runs) == len(graphs) else [])
-            self._extern_seconds = {}
+            self._extern_seconds, self._other_seconds = {}, {}
             if self._stepped != tuple(map(id, graphs)):
                 self.extern_times = {}
             named = self.kernels.items()
@@ -133,7 +148,8 @@ class MeasuredCell(CompiledCell):
     def _count_bytes(self) -> tuple[None, None]:
         """Take what the cell moves in place of times, which would be an interpreter's."""
         self._take([])
-        self.kernel_times, self.extern_times, self._extern_seconds = {}, {}, {}
+        self.kernel_times, self.extern_times = {}, {}
+        self._extern_seconds, self._other_seconds = {}, {}
         self.measure_limit()
         self.limit = None
         if self.traffic is not None:
@@ -306,8 +322,11 @@ class MeasuredCell(CompiledCell):
                         kernels[own[step.name]] = step.timing
                     else:
                         calls.append((step.name, step.where, step.timing))
-        self._extern_seconds = {}
-        for _, where, timing in calls:
+        self._extern_seconds, self._other_seconds = {}, {}
+        for name, where, timing in calls:
+            if not multiplies(name):
+                known = self._other_seconds.get(name, 0.0)
+                self._other_seconds[name] = known + timing.median
             if where is not None:
                 known = self._extern_seconds.get(where, 0.0)
                 self._extern_seconds[where] = known + timing.median

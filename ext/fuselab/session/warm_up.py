@@ -5,6 +5,11 @@ and only while no cell runs: two threads that import parts of torch at once may 
 half-made module of the other's.  So a cell first ends the thread, which stops after the step that
 it is at, and after the cell another thread goes on where it stopped.  A fused cell that comes too
 early imports the rest itself, as if there were no thread.
+
+Between two modules the thread sleeps for a moment.  An import reads files, and lets go of Python's
+lock for as long as each takes, which is too short for another thread to wake up and take it: the
+others then never wait long enough to ask for it, and stood still for up to three seconds, the
+answer to ``%load_ext``, completions and the first line of a cell among them.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -19,6 +25,7 @@ from typing import Any
 from fusec.gc_pause import Rest
 
 _NOTICED = 0.1  # seconds
+_NAP = 0.001  # seconds; some 1,300 modules are imported
 
 
 class BetweenCells:
@@ -40,6 +47,7 @@ class BetweenCells:
         self._waiting = waiting
         self._left = list(steps)
         self._stop = threading.Event()
+        self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
         self._running = 0  # cells: one may run others
 
@@ -78,6 +86,7 @@ class BetweenCells:
             self.end()
             return
         self._stop.clear()
+        self._hurry.clear()
         # Not a daemon: at exit Python waits for the step rather than cutting an import in two.
         self._thread = threading.Thread(target=self._work, name="fuselab-ahead")
         self._thread.start()
@@ -90,6 +99,7 @@ class BetweenCells:
             thread.join(_NOTICED)
             if thread.is_alive():
                 with self._waiting():
+                    self._hurry.set()  # it has been said that somebody waits
                     thread.join()
 
     def _work(self) -> None:
@@ -97,10 +107,34 @@ class BetweenCells:
             step = self._left.pop(0)
             # Who needs it gets to see the error, in the cell that needs it. The collector rests:
             # among so many new objects it would hold all threads for up to a second.
-            with contextlib.suppress(Exception), Rest():
+            with contextlib.suppress(Exception), Rest(), _Naps(self._hurry):
                 step()
             if not threading.main_thread().is_alive():
                 return  # the process ends
+
+
+class _Naps:
+    """While it is entered, each module that this thread imports lets other threads come first.
+
+    Args:
+        hurry: When set, there are no naps any more.
+    """
+
+    def __init__(self, hurry: threading.Event) -> None:
+        self._hurry = hurry
+        self._thread = threading.get_ident()
+
+    def __enter__(self) -> None:
+        sys.meta_path.insert(0, self)
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ValueError):  # a step has put other finders in place of all
+            sys.meta_path.remove(self)
+
+    def find_spec(self, _name: str, _path: Any = None, _target: Any = None) -> None:
+        """Find nothing, as one of Python's finders; called before a module is looked for."""
+        if threading.get_ident() == self._thread and not self._hurry.is_set():
+            time.sleep(_NAP)
 
 
 def _cells_running() -> int:

@@ -47,6 +47,36 @@ def test_recorded_calls() -> None:
     assert [part.kind for part in compiled.graphs[0].parts] == ["forward", "backward"]
 
 
+def flat(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a * b).exp().view(-1)
+
+
+def flat_part(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a * b).sin().view(-1)[2:]
+
+
+@pytest.mark.parametrize("function", [flat, flat_part])
+def test_a_result_that_lies_in_something_computed_within(function: Callable[..., Any]) -> None:
+    compiled = short(function, leaf(), leaf())
+    assert is_recorded(compiled)
+    a, b = leaf(), leaf()
+    out = compiled(a, b)
+    assert not out._is_view()
+    same(out, function(a, b))
+    same(slopes(compiled, a, b), slopes(function, a, b))
+
+
+def test_an_update_of_such_a_result_is_seen() -> None:
+    """Eager refuses it where the gradient needs what was updated; a wrong gradient is worse."""
+    compiled = short(flat, leaf(), leaf())
+    for call in (flat, compiled):
+        out = call(leaf(), leaf())
+        with torch.no_grad():
+            out.mul_(3)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", [(0,), (3, 5), (2, 1, 7)], ids=str)
 def test_recorded_shapes(shape: tuple[int, ...], dtype: torch.dtype) -> None:

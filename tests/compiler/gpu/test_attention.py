@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -158,6 +159,19 @@ def test_values_that_are_not_finite() -> None:
     eager = function(*given)[0]
     assert torch.equal(out.isnan(), eager.isnan())
     torch.testing.assert_close(out, eager, atol=2e-2, rtol=2e-2, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["none", "document", "later", "soft cap"])
+def test_tiles_in_turn(name: str) -> None:
+    function, given = _function(name, 1024), _tensors(1024, 128, torch.bfloat16)
+    compiled = fusec.compile(function, tuned=False, keep_inputs=True)
+    compiled(*given)
+    graph, kernel = _kernel(compiled)
+    for turns in (1, 2, 4, 8):
+        for seats in (1, 2):
+            source = re.sub(r"(?m)^TURNS = \d+", f"TURNS = {turns}", kernel.source)
+            source = re.sub(r"(?m)^SEATS = \d+", f"SEATS = {seats}", source)
+            assert graph.check(kernel, source).ok, (turns, seats)
 
 
 def test_edits_are_checked_and_tuned() -> None:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fusec.errors import ValueRefused
 from fusec.graph.losses.in_parts import _leaves_rows
@@ -373,6 +374,17 @@ def test_what_fits_attention(
         made = tensors()
         assert _fit(made, [made[0]], interpreted) is fits
         assert not _fit(made, [made[0].to(torch.float64)], interpreted), "another type between"
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_attention_of_a_depth_that_may_change_is_left(which: int) -> None:
+    """Who compares it would bind it to the number that it is now."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    (depth,) = mode.from_tensor(torch.empty(16), static_shapes=False).shape
+    with mode:
+        made = [torch.empty(2, 8, depth if n == which else 16, dtype=HALF) for n in range(3)]
+    assert _fit([made[which - 1]] * 3, [], True)
+    assert not _fit(made, [], True)
 
 
 @pytest.mark.parametrize(

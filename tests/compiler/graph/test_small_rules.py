@@ -41,6 +41,36 @@ def test_values_are_eagers(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found, aten.silu_backward(grad, x))
 
 
+@pytest.mark.parametrize("dtype", [F32, HALF])
+def test_slopes_of_evaluation(dtype: torch.dtype) -> None:
+    for x in (SPECIAL.to(dtype), torch.randn(3, 4).to(dtype).t(), torch.randn(4, 9)[:, ::2]):
+        noise = torch.empty_like(x)
+        found: Any = decompositions._rrelu(x, noise, 0.1, 0.4, False)
+        wanted = aten.rrelu_with_noise(x, noise.clone(), 0.1, 0.4, False)
+        torch.testing.assert_close(found[0], wanted)
+        assert found[0].stride() == wanted.stride()
+        assert found[1] is noise
+        plain: Any = decompositions._rrelu(x, noise)
+        torch.testing.assert_close(plain[0], aten.rrelu_with_noise(x, noise.clone()))
+        assert decompositions._rrelu(x, noise, 0.1, 0.4, True) is NotImplemented
+
+
+@pytest.mark.parametrize("number", [0.5, 3, 1e39, -1e39, 0.0, float("inf")])
+@pytest.mark.parametrize("dtype", [F32, F64, HALF, torch.int64])
+def test_logarithms_beside_numbers(number: float, dtype: torch.dtype) -> None:
+    """Numbers that the tensor's type makes an infinity of are one in eager, too."""
+    x = torch.tensor([0, 1, 2, 5]).to(dtype)
+    for target, given in (
+        (aten.xlogy.Scalar_Other, (x, number)),
+        (aten.xlogy.Scalar_Self, (number, x)),
+        (aten.special_xlog1py.other_scalar, (x, number)),
+        (aten.special_xlog1py.self_scalar, (number, x)),
+    ):
+        found: Any = decompositions._logarithm_with_number(target)(*given)
+        wanted = target(*given)
+        torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
 @pytest.mark.parametrize("right", [False, True])
 @pytest.mark.parametrize("out_int32", [False, True])
 @pytest.mark.parametrize("boundaries", [[], [0.0, 2.5]])
@@ -315,26 +345,28 @@ def test_gradients_of_products_of_groups(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("results", "shape", "dtype", "target", "has"),
+    ("statistics", "shape", "target", "has"),
     [
-        (3, (4, 6), F32, aten.native_layer_norm.default, True),
-        (3, (4, 6), F64, aten.native_group_norm.default, True),
-        (2, (4, 6), F32, aten.native_layer_norm.default, False),
-        (3, (4, 6), HALF, aten.native_layer_norm.default, False),
-        (3, (0, 6), F32, aten.native_layer_norm.default, False),
-        (3, (4, 6), F32, aten.native_batch_norm.default, False),
+        ((F32, F32), (4, 6), aten.native_layer_norm.default, True),
+        ((F64, F64), (4, 6), aten.native_group_norm.default, True),
+        ((F32,), (4, 6), aten.native_layer_norm.default, False),
+        ((HALF, HALF), (4, 6), aten.native_layer_norm.default, False),
+        ((HALF, F32), (4, 6), aten.native_layer_norm.default, False),
+        ((F32, HALF), (4, 6), aten.native_layer_norm.default, False),
+        ((F32, F32), (0, 6), aten.native_layer_norm.default, False),
+        ((F32, F32), (4, 6), aten.native_batch_norm.default, False),
     ],
 )
 def test_norms_with_exact_statistics(
-    results: int, shape: tuple[int, ...], dtype: torch.dtype, target: Any, has: bool
+    statistics: tuple[torch.dtype, ...], shape: tuple[int, ...], target: Any, has: bool
 ) -> None:
     graph = fx.Graph()
     x = graph.placeholder("x")
     x.meta["val"] = torch.empty(shape)
     node = graph.call_function(target, (x, [6]))
-    for number in range(results):
+    for number, dtype in enumerate((HALF, *statistics)):
         picked = graph.call_function(operator.getitem, (node, number))
-        picked.meta["val"] = torch.empty(shape[0], dtype=dtype if number else HALF)
+        picked.meta["val"] = torch.empty(shape[0], dtype=dtype)
     assert has_statistics(node) is has
 
 

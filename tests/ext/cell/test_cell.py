@@ -433,11 +433,17 @@ def test_syntax_error_has_the_cells_line(body, line, text):
         plan_cell(body, filename=FILE)
     assert caught.value.filename == FILE
     assert caught.value.lineno == line
-    # A name error of the parser's making would have no text; the user's line must be there.
-    assert (caught.value.text or "").strip() in {text, ""}
+    assert (caught.value.text or "").strip() == text
     import linecache
 
     assert linecache.getline(FILE, line).strip() == text
+
+
+def test_await_has_words_of_its_own():
+    for body in ("await x\n", "async for i in x:\n    pass\n", "y = [i async for i in x]\n"):
+        with pytest.raises(SyntaxError, match=r"await in a cell of its own, and fuse what comes"):
+            plan_cell(body, filename=FILE)
+    plan_cell("async def f():\n    await x\n", filename=FILE)
 
 
 def test_plan_reads_like_a_description():

@@ -18,6 +18,7 @@ from fuselab.display.kernel_text import extent_of
 from fuselab.display.source_lines import LineView
 from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
+from fuselab.session.measured_cell import multiplies
 from fuselab.session.session import Session
 
 BODY = "y = F.gelu(x)\nz = y * w\n\np = (z / z.sum(-1, keepdim=True)).softmax(-1)\n"
@@ -258,6 +259,17 @@ class TestBytes:
     def test_bars(self) -> None:
         assert bars(Traffic(40, 10, 1, 1, 1, 0), 40) == [("eager", 40, 40), ("fused", 10, 10)]
         assert bars(Traffic(-1, 10, 1, 1, 1, 0), 40) == [("fused", 10, 40)]
+
+
+def test_a_call_that_takes_most_of_the_time_is_named() -> None:
+    time = Timing(1e-3, 0.9e-3, 1.1e-3, 9, "")
+    traffic = Traffic(3, 2, 2, 1e-6, 2e-4, 10)
+    said = bound(traffic, time, {}, ["aten.mm", "aten.sort"], None, 9e-4, {"aten.sort": 8e-4})
+    assert said == "most of 1.00 ms is spent outside of its kernels: in aten.sort"
+    assert "products" in bound(traffic, time, {}, ["aten.mm"], None, 9e-4, {"aten.sort": 1e-4})
+    names = {"aten.mm": True, "aten.bmm": True, "aten.sort": False, "aten.topk.values": False}
+    names |= {"mkldnn._linear_pointwise": True, "aten.convolution": True}
+    assert {name: multiplies(name) for name in names} == names
 
 
 def test_what_next(cell: FusedCell) -> None:

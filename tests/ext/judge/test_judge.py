@@ -13,6 +13,7 @@ import torch
 
 from fuselab.judge import FunctionTask, Limits, judge
 from fuselab.judge.__main__ import main
+from fuselab.labs.catalog import find_task
 from support import cheats
 
 
@@ -159,3 +160,11 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out)["reason"] == "not twice"
     assert main([str(task), str(answer), "--task", "triple"]) == 2
     assert "it has: double" in capsys.readouterr().err
+
+
+def test_a_number_that_no_float_holds_is_wrong() -> None:
+    """What cannot be compared is no right answer, and no error of the judge's."""
+    task = find_task("lab13.pays")
+    verdict = judge(task, f"def {task.entry}(*given): return 10**400\n")
+    assert not verdict.ok
+    assert "cannot be held against what is right" in verdict.reason

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,10 @@ import pytest
 from fusec.verify.process import WorkerError
 from fusec.verify.words import Finding
 from fuselab.errors import NotJudged
-from fuselab.judge import engine, judge, trial
+from fuselab.judge import Limits, engine, judge, trial
 from fuselab.judge.engine import judge_for_points
 from fuselab.judge.trial import AnswerOutcome
-from fuselab.judge.verdict import AnswerVerdict
+from fuselab.judge.verdict import AnswerFinding, AnswerVerdict
 from fuselab.labs import grading, progress
 from fuselab.labs.grading import as_csv, grade_file
 from support import cheats
@@ -121,6 +122,26 @@ def test_points_are_judged_again_where_the_clock_refused(
             judge_for_points(cheats.COUNT, RIGHT)
     else:
         assert judge_for_points(cheats.COUNT, RIGHT).score == score
+
+
+@pytest.mark.parametrize(
+    ("busy", "factor", "judged"), [(True, 1.57, False), (True, 1.1, True), (False, 1.57, True)]
+)
+def test_a_near_miss_on_a_busy_machine_costs_no_points(
+    busy: bool, factor: float, judged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A right answer came to 1.57 of 2 times while every processor had more to do."""
+    right = AnswerFinding("results", "as eager", "the same", True)
+    slow = AnswerFinding("speed", f"{factor} times", "at least 2 times", False, factor)
+    found = AnswerVerdict("t", False, "speed", "slow", 0.0, None, (right, slow))
+    monkeypatch.setattr(engine, "judge", lambda *args, **more: found)
+    monkeypatch.setattr(engine, "is_busy", lambda: busy)
+    task = replace(cheats.SCALED, limits=Limits(factor=2.0))
+    if judged:
+        assert judge_for_points(task, "x") is found
+    else:
+        with pytest.raises(NotJudged, match=r"1\.57 times, where at least 2 times is asked"):
+            judge_for_points(task, "x")
 
 
 def test_what_was_not_judged_is_no_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,14 @@ from fuselab.labs.content import captures, lab13
 from fuselab.labs.grading import as_csv, grade_folder
 from fuselab.labs.lab import Lab
 from fuselab.labs.notebooks import task_of
-from fuselab.labs.progress import LabProgress, TaskState, points, progress
+from fuselab.labs.progress import (
+    HandInError,
+    LabProgress,
+    TaskState,
+    points,
+    progress,
+    read_hand_in,
+)
 from fuselab.labs.ranking import StudentEntry, as_text, ranked
 from support.lab_answers import EQUIVALENT, LABS, ROOT, solutions, wrong_answers
 
@@ -204,6 +211,28 @@ def test_hints_progress_and_hand_in(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert rows["Ada.json"]["lab01.roofline"] == "0", "a column of every task of a lab"
     assert "it is not JSON" in rows["broken.json"]["note"]
     assert "Grace.json: lab99.none: there is no task" in out.err
+
+
+def test_one_hand_in_for_all_labs(tmp_path: Path) -> None:
+    """Every lab is a notebook of its own; the next one's %hand_in keeps what the last one wrote."""
+    path = tmp_path / "hand_in_ada.json"
+    one, other = LabProgress(), LabProgress()
+    right = "def bytes_moved(n, k): return 8 * n * k, 8 * n\n"
+    assert one.judge("lab01.bytes", right).ok
+    one.hand_in(path, "Ada")
+    assert not other.judge("lab01.bytes", "def bytes_moved(n, k): return 0\n").ok
+    other.judge("lab13.overhead", "def saved(*given): return 7\n")
+    other.hand_in(path, "Ada")
+    student, answers = read_hand_in(path)
+    assert student == "Ada"
+    assert answers["lab01.bytes"] == right, "the better one"
+    assert "lab13.overhead" in answers
+    with pytest.raises(HandInError, match=r"hand_in_ada\.json is Ada's"):
+        other.hand_in(path, "ADA")
+    path.write_text("{")
+    other.hand_in(path, "Ada")
+    assert "lab13.overhead" in read_hand_in(path)[1]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_notebook_becomes_a_page_that_prints_whole(tmp_path: Path) -> None:

@@ -25,7 +25,9 @@ def test_a_task_is_judged_and_lands(shell, tmp_path):
     assert verdict.ok
     assert shell.user_ns["bytes_moved"](1, 1) == (8, 8)
     assert "1 of 1" in str(run(shell, "%progress 1"))
-    assert "Hint 1 of 3 about lab01.bytes" in repr(run(shell, "%hint"))
+    hint = run(shell, "%hint")
+    assert "Hint 1 of 3 about lab01.bytes" in repr(hint)
+    assert "white-space: pre-line" in hint._repr_mimebundle_()["text/html"]
     said = run(shell, "%hand_in Ada Lovelace")
     assert "hand_in_ada_lovelace.json" in repr(said)
     data = json.loads((tmp_path / "hand_in_ada_lovelace.json").read_text())

@@ -30,6 +30,30 @@ def real(shell: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return shell
 
 
+MODULES = {
+    "b = nn.Linear(32, 4)": "pass",
+    "b = Two()": "class Two(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.in_ = nn.Linear(32, 4)\n    def forward(self, x):\n        return self.in_(x)",
+}
+
+
+@pytest.mark.parametrize("line", MODULES)
+def test_a_module_made_in_a_cell_is_one_break_at_its_line(real: Any, line: str) -> None:
+    real.user_ns["nn"] = torch.nn
+    run(real, f"%%fuse -q --name made\n{MODULES[line]}\n{line}\ny = b(x).tanh()")
+    (found,) = fuselab.cells["made"].breaks
+    assert found.where is not None
+    assert (found.where.text, found.reason) == (line, "parameters are made here, in Python")
+    assert found.hint.startswith("make modules and parameters in a cell of their own")
+
+
+def test_what_cannot_be_resumed_after_is_one_break(real: Any) -> None:
+    real.user_ns["rnn"] = torch.nn.GRU(32, 4)
+    run(real, "%%fuse -q --name gru\ny, h = rnn(x)")
+    (found,) = fuselab.cells["gru"].breaks
+    assert found.reason.startswith("nn.RNN, nn.GRU and nn.LSTM run in Python")
+
+
 def test_every_subject_has_a_page(real: Any) -> None:
     facts = {
         "fusion": "computations in",

@@ -5,6 +5,7 @@ import html
 import html.parser
 import re
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -315,6 +316,11 @@ class TestTuningOutcome:
         assert "runners" not in read(bundle["text/html"])
         assert "image/png" in bundle
         assert "[30 of 30]" in trial_line(run)
+        # Beside its cell, which was timed in another run, it says so.
+        used = run.trials[run.best].timing
+        less = replace(used, median=used.median / 2)
+        assert "compare times of one run" in replace(outcome, whole=less).note()
+        assert "compare times" not in replace(outcome, whole=used).note()
 
     def test_nothing_ran(self):
         from fusec.tuning_report import Trial, TuningRun

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import subprocess
 import sys
@@ -191,3 +192,37 @@ def test_loading_the_extension_imports_no_compiler():
         "print(sorted(heavy & set(sys.modules)))\n"
     )
     assert run_python(code).splitlines()[-1] == "[]"
+
+
+def test_others_get_their_turn_between_two_modules(events, tmp_path, monkeypatch):
+    """Reading files frees Python's lock too briefly for others to take it."""
+    for name in ("one", "two", "three", "four"):
+        (tmp_path / f"nap_{name}.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    naps, entered, leave = [], threading.Event(), threading.Event()
+    monkeypatch.setattr(time, "sleep", lambda _: naps.append(threading.current_thread().name))
+    finders = list(sys.meta_path)
+
+    def step():
+        importlib.import_module("nap_one")
+        importlib.import_module("nap_two")
+        entered.set()
+        leave.wait(10)
+        importlib.import_module("nap_three")
+
+    @contextlib.contextmanager
+    def waiting():
+        importlib.import_module("nap_four")  # not its own
+        assert naps == ["fuselab-ahead"] * 2
+        yield
+        assert naps == ["fuselab-ahead"] * 2, "it is waited for"
+        assert sys.meta_path == finders
+
+    between = BetweenCells(events, [step], waiting)
+    between.begin()
+    events.trigger("post_execute")
+    assert entered.wait(10)
+    threading.Timer(0.2, leave.set).start()  # once the cell waits
+    events.trigger("pre_execute")
+    assert "nap_three" in sys.modules
+    between.end()

@@ -26,8 +26,9 @@ from triton.language.extra import libdevice
 
 BLOCK_M = 128  # tunable: 128 (queries of a program)
 BLOCK_N = 128  # tunable: 64 128 (keys of a step)
-GROUP_H = 8  # tunable: 1 2 4 8 16 32 (heads whose rows come together)
+GROUP_H = 4  # tunable: 1 2 4 8 16 32 (heads whose rows come together)
 TURNS = 1  # tunable: 1 2 4 (tiles that a program has in turn)
+SEATS = 1  # tunable: 1 2 (tiles of queries in shared memory)
 NUM_STAGES = 2  # tunable: 2 3 (steps that are loaded ahead)
 
 
@@ -157,6 +158,7 @@ def op0_load(
     BLOCK_N: tl.constexpr,
     GROUP_H: tl.constexpr,
     TURNS: tl.constexpr,
+    SEATS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
@@ -175,15 +177,14 @@ def op0_load(
             GROUP_H,
             TURNS,
         )
-        mbarrier.wait(queries_free, turn % 2 ^ 1)
+        seat = turn % SEATS
+        mbarrier.wait(queries_free.index(seat), turn // SEATS % 2 ^ 1)
         q_idx = (first + tl.arange(0, 64, tl.SliceLayout(1, COPIED)))[:, None]
         query_place = query_ptr + batch * 262144 + head * 65536 + q_idx * 128 + depth
-        op0_copy(queries.index(0), query_place, ALIGNED)
+        op0_copy(queries.index(seat * 2), query_place, ALIGNED)
         q_idx = (first + 64 + tl.arange(0, 64, tl.SliceLayout(1, COPIED)))[:, None]
         query_place = query_ptr + batch * 262144 + head * 65536 + q_idx * 128 + depth
-        op0_copy(queries.index(1), query_place, ALIGNED)
-        async_copy.wait_group(0)
-        op0_announce(queries_there)
+        op0_copy(queries.index(seat * 2 + 1), query_place, ALIGNED)
         if steps > 0:
             start = op0_start(full_kv_blocks_ptr, kv_blocks_ptr, 0, first, whole, BLOCK_N)
             kv_row = (start + tl.arange(0, BLOCK_N, tl.SliceLayout(1, COPIED)))[:, None]
@@ -191,6 +192,10 @@ def op0_load(
             stage = done % NUM_STAGES
             mbarrier.wait(keys_free.index(stage), done // NUM_STAGES % 2 ^ 1)
             op0_copy(keys.index(stage), key_place, ALIGNED)
+            async_copy.wait_group(1)
+        else:
+            async_copy.wait_group(0)
+        op0_announce(queries_there.index(seat))
         for step in range(steps):
             start = op0_start(full_kv_blocks_ptr, kv_blocks_ptr, step, first, whole, BLOCK_N)
             kv_row = (start + tl.arange(0, BLOCK_N, tl.SliceLayout(1, COPIED)))[:, None]
@@ -242,6 +247,7 @@ def op0_attend(
     BLOCK_N: tl.constexpr,
     GROUP_H: tl.constexpr,
     TURNS: tl.constexpr,
+    SEATS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
     """Multiply and weigh one half of each tile's queries, while the next tiles come in."""
@@ -249,8 +255,9 @@ def op0_attend(
     RESULT: tl.constexpr = tl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     WEIGHTS: tl.constexpr = tl.DotOperandLayout(0, RESULT, 2)
     ROWS: tl.constexpr = tl.SliceLayout(1, RESULT)
+    # whole lines of memory, 16 bytes a thread
+    LINES: tl.constexpr = tl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
     none = tl.zeros([64, BLOCK_N], tl.float32, SCORES)
-    query = queries.index(half)
     done = 0
     for turn in range(TURNS):
         batch, head, first, whole, steps = op0_tile(
@@ -266,7 +273,9 @@ def op0_attend(
         most = tl.full([64], -3.4028234663852886e38, tl.float32, tl.SliceLayout(1, SCORES))
         total = tl.zeros([64], tl.float32, tl.SliceLayout(1, SCORES))
         result = tl.zeros([64, 128], tl.float32, RESULT)
-        mbarrier.wait(queries_there, turn % 2)
+        seat = turn % SEATS
+        mbarrier.wait(queries_there.index(seat), turn // SEATS % 2)
+        query = queries.index(seat * 2 + half)
         if steps > 0:
             stage = done % NUM_STAGES
             mbarrier.wait(keys_there.index(stage), done // NUM_STAGES % 2)
@@ -314,22 +323,24 @@ def op0_attend(
                 mbarrier.arrive(values_free.index(last), count=1)
                 result *= tl.convert_layout(shrink, ROWS)[:, None]
                 weight = tl.convert_layout(heavy.to(tl.bfloat16), WEIGHTS)
-            mbarrier.arrive(queries_free, count=1)
+            mbarrier.arrive(queries_free.index(seat), count=1)
             last = done % NUM_STAGES
             mbarrier.wait(values_there.index(last), done // NUM_STAGES % 2)
             result = warpgroup_mma(weight, values.index(last), result)
             mbarrier.arrive(values_free.index(last), count=1)
             done += 1
         else:
-            mbarrier.arrive(queries_free, count=1)
+            mbarrier.arrive(queries_free.index(seat), count=1)
         total = tl.convert_layout(total, ROWS)
         most = tl.convert_layout(most, ROWS)
         q_idx = (first + half * 64 + tl.arange(0, 64, ROWS))[:, None]
-        width = tl.arange(0, 128, tl.SliceLayout(0, RESULT))[None, :]
+        line = (first + half * 64 + tl.arange(0, 64, tl.SliceLayout(1, LINES)))[:, None]
+        width = tl.arange(0, 128, tl.SliceLayout(0, LINES))[None, :]
         # a row of which nothing is kept gives zeros
         result = result / tl.where(total == 0.0, 1.0, total)[:, None]
+        result = tl.convert_layout(result.to(tl.bfloat16), LINES)
         tl.store(
-            flex_attention_ptr + batch * 262144 + head * 65536 + q_idx * 128 + width,
+            flex_attention_ptr + batch * 262144 + head * 65536 + line * 128 + width,
             result,
         )
 
@@ -348,6 +359,7 @@ def op0(
     BLOCK_N: tl.constexpr,
     GROUP_H: tl.constexpr,
     TURNS: tl.constexpr,
+    SEATS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
@@ -357,18 +369,19 @@ def op0(
         rank=2,
     )
     BARRIER: tl.constexpr = mbarrier.MBarrierLayout()
-    queries = tl.allocate_shared_memory(tl.bfloat16, [2, 64, 128], TILE)
+    queries = tl.allocate_shared_memory(tl.bfloat16, [2 * SEATS, 64, 128], TILE)
     keys = tl.allocate_shared_memory(tl.bfloat16, [NUM_STAGES, BLOCK_N, 128], TILE)
     values = tl.allocate_shared_memory(tl.bfloat16, [NUM_STAGES, BLOCK_N, 128], TILE)
-    queries_there = tl.allocate_shared_memory(tl.int64, [1], BARRIER)
-    queries_free = tl.allocate_shared_memory(tl.int64, [1], BARRIER)
+    queries_there = tl.allocate_shared_memory(tl.int64, [SEATS, 1], BARRIER)
+    queries_free = tl.allocate_shared_memory(tl.int64, [SEATS, 1], BARRIER)
     keys_there = tl.allocate_shared_memory(tl.int64, [NUM_STAGES, 1], BARRIER)
     keys_free = tl.allocate_shared_memory(tl.int64, [NUM_STAGES, 1], BARRIER)
     values_there = tl.allocate_shared_memory(tl.int64, [NUM_STAGES, 1], BARRIER)
     values_free = tl.allocate_shared_memory(tl.int64, [NUM_STAGES, 1], BARRIER)
     # one says that a tile is there, both halves that they are done with it
-    mbarrier.init(queries_there, count=1)
-    mbarrier.init(queries_free, count=2)
+    for seat in tl.static_range(SEATS):
+        mbarrier.init(queries_there.index(seat), count=1)
+        mbarrier.init(queries_free.index(seat), count=2)
     for stage in tl.static_range(NUM_STAGES):
         mbarrier.init(keys_there.index(stage), count=1)
         mbarrier.init(keys_free.index(stage), count=2)
@@ -400,6 +413,7 @@ def op0(
                     BLOCK_N,
                     GROUP_H,
                     TURNS,
+                    SEATS,
                     NUM_STAGES,
                 ),
             ),
@@ -425,6 +439,7 @@ def op0(
                     BLOCK_N,
                     GROUP_H,
                     TURNS,
+                    SEATS,
                     NUM_STAGES,
                 ),
             ),
@@ -451,6 +466,7 @@ def op0(
                     BLOCK_N,
                     GROUP_H,
                     TURNS,
+                    SEATS,
                     NUM_STAGES,
                     ALIGNED,
                 ),
@@ -486,6 +502,7 @@ def launch(
         BLOCK_N=BLOCK_N,
         GROUP_H=GROUP_H,
         TURNS=TURNS,
+        SEATS=SEATS,
         NUM_STAGES=NUM_STAGES,
         ALIGNED=aligned,
     )

@@ -45,7 +45,7 @@ _BACKWARD = _COMMON | frozenset(
     "saved_tensors symints opaque_objects _C _is_key_in_tls _get_obj_in_tls functools partial run "
     "is_grad_enabled any requires_grad Tensor".split()
 )
-_PLAIN_OUTPUTS = ("non_alias",)
+_PLAIN_OUTPUTS = ("non_alias", "unsafe_view_alias")
 
 
 @dataclass(frozen=True)
@@ -211,6 +211,7 @@ def _plan(compiled: Any) -> AutogradPlan | None:
         tuple((each.size, each.stride, each.memory_format) for each in formats),
         record.num_symints_saved_for_bw,
         marks_of(record),
+        tuple(len(updated) + i for i in record.unsafe_view_out_indices),
         function,
         listed,
     )
@@ -245,7 +246,6 @@ def _is_plain(record: Any) -> bool:
         and not record.tokens
         and not record.num_backward_tokens
         and not record.num_intermediate_bases
-        and not record.num_unsafe_view_outputs
         and not record.num_outputs_aliased
         and not record.num_opaque_objects_saved_for_bw
         and record.num_tensors_saved_with_no_vc_check == 0

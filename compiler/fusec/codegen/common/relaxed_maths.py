@@ -52,11 +52,7 @@ def relaxed_nodes(body: Body, *, quick: bool = False) -> frozenset[Node]:
             continue  # a comparison that clamps: either side of the jump is the same value
         if isinstance(node, Cast) and node.dtype in _HALF and not node.bitcast:
             continue  # the rounding that hides it all, whoever uses the result
-        harmless = node not in strict and _is_smooth(node)
-        if isinstance(node, Op) and node.name == "where" and harmless:
-            if not is_bound(node):
-                strict.add(node.args[0])
-        elif not harmless:
+        if node in strict or not _is_smooth(node):
             strict.update(node.args)
     strict |= passing
     return frozenset(n for n in nodes if n not in strict and n.dtype == torch.float32)

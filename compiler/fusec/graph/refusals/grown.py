@@ -67,8 +67,10 @@ def _grows(target: Any, operands: int) -> bool:
     key = target, operands
     if key in _grow:
         return _grow[key]
+    mode = FakeTensorMode()
+    mode.cache_enabled = False  # a result that is kept leaves what is updated as it was
     for dtype in (torch.float32, torch.int64):
-        with _unlogged(), unset_fake_temporarily(), FakeTensorMode(), torch.no_grad():
+        with _unlogged(), unset_fake_temporarily(), mode, torch.no_grad():
             small = torch.ones(2, dtype=dtype, device=CPU)
             given = [torch.ones(3, 2, dtype=dtype, device=CPU)] * operands
             try:

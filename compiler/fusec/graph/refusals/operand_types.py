@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import fx
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fusec.graph.refusals.shapes import is_torchs, traced_value
+from fusec.graph.refusals.shapes import is_torchs, name_of, traced_value
 
 _PLACES = (torch.int32, torch.int64)
 _HALVES = (torch.float16, torch.bfloat16)
@@ -28,8 +28,7 @@ def refuses_operands(node: fx.Node, *, converts: bool) -> bool:
         node: Of a captured graph.
         converts: Whether autocast may convert operands first.
     """
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    name = name.removesuffix("_")
+    name = name_of(node.target).removesuffix("_")
     rule = _embedding if node.target is F.embedding else _RULES.get(name)
     if rule is None or not is_torchs(node.target) or (converts and name in _CONVERTED):
         return False

@@ -24,7 +24,7 @@ _MASKS = frozenset({torch.bool, torch.uint8})
 
 def refused_write(node: fx.Node) -> str:
     """Return why eager refuses a call of a captured graph for its sizes, or an empty string."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    name = name_of(node.target)
     dunder = node.target in _DUNDERS
     in_place = dunder or (name.endswith("_") and not name.endswith("__") and name not in _HARMLESS)
     updates = in_place or node.target in _OPERATORS or node.target is operator.setitem
@@ -49,14 +49,19 @@ def refused_write(node: fx.Node) -> str:
 
 def updates_pointwise(target: object) -> bool:
     """Whether a call computes element by element, into its first operand."""
-    if isinstance(target, str):
-        return target in _DUNDERS or (target.endswith("_") and target[:-1] in _POINTWISE)
-    name = getattr(target, "__name__", "")
-    return target in _OPERATORS or (name.endswith("_") and name[:-1] in _POINTWISE)
+    name = name_of(target)
+    spelled = target in _DUNDERS or target in _OPERATORS
+    return spelled or (name.endswith("_") and name[:-1] in _POINTWISE)
+
+
+def name_of(target: object) -> str:
+    """Return what a call is called, whichever of an operator's overloads it names."""
+    return target if isinstance(target, str) else getattr(target, "__name__", "").partition(".")[0]
 
 
 def is_torchs(target: object) -> bool:
     """Whether a call is of torch's own; a custom operator may be called as one of them is."""
+    target = getattr(target, "overloadpacket", target)
     if not isinstance(target, torch._ops.OpOverloadPacket):
         return True
     return target._qualified_op_name.startswith("aten::")
@@ -273,6 +278,7 @@ __all__ = [
     "_POINTWISE",
     "is_torchs",
     "known_sizes",
+    "name_of",
     "refused_write",
     "same_shape",
     "traced_value",

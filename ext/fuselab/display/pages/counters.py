@@ -55,7 +55,9 @@ def notes(found: Sequence[Counted]) -> list[str]:
     """Say how it was counted, and what could not be, once each."""
     if not found:
         return ["nothing was counted: no kernel runs on hardware of this machine"]
-    calls = ", ".join(dict.fromkeys(words.count(each.calls, "execution") for each in found))
+    fewest, most = min(each.calls for each in found), max(each.calls for each in found)
+    calls = words.count(most, "execution")
+    calls = calls if fewest == most else f"{fewest} to {calls}"
     lines = [f"counted in {calls} of each kernel alone, on its inputs of the latest call"]
     if any(each.calls > 1 for each in found):
         lines[0] += ", on one thread"

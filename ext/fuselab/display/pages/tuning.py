@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fusec.tuning_report import TuningRun
 from fuselab.display import noise, words
-from fuselab.display.search_facts import effects, spread_of
+from fuselab.display.search_facts import effects, range_of
 
 
 def time_left(run: TuningRun) -> float | None:
@@ -43,7 +43,7 @@ def effect_rows(run: TuningRun) -> list[tuple[str, str, str]]:
     used = dict(run.trials[place].values) if place is not None else {}
     for name, values in effects(run):
         text = ", ".join(
-            f"{v}: {words.duration(t)}" + " ◂" * (v == used.get(name)) for v, t in values
+            f"{v}: {words.duration(t.median)}" + " ◂" * (v == used.get(name)) for v, t in values
         )
-        rows.append((name, text, f"{words.ratio(spread_of(values))}×"))
+        rows.append((name, text, range_of(values)))
     return rows

@@ -117,6 +117,7 @@ def relative_bars(axes: Axes, times: Sequence[tuple[str, Timing, Timing]]) -> No
         axes.barh(
             row, middle, height=0.62, color=EDITED, xerr=spread, ecolor="#222222", capsize=2.5
         )
+        goes_on(axes, row, own.high * unit > most, most)
         ends.append(max(middle, high))
         axes.annotate(
             f"{digits(middle)}  {against(own, base)}",
@@ -130,6 +131,12 @@ def relative_bars(axes: Axes, times: Sequence[tuple[str, Timing, Timing]]) -> No
     axes.set_xlim(0, max([1.0, *ends]) * 1.6)
     axes.set_xlabel("share of the time of the generated text: median, quartiles")
     plain(axes)
+
+
+def goes_on(axes: Axes, row: int, longer: bool, end: float) -> None:
+    """Draw an arrow where a quartile lies further out than its line is drawn."""
+    if longer:
+        axes.plot(end, row, marker=">", markersize=5, color="#222222", clip_on=False)
 
 
 def heat_axes(run: TuningRun) -> tuple[str, str] | None:
@@ -298,6 +305,7 @@ def bars(
             [max(0.0, min(timing.high, longest) * scale - median)],
         ]
         axes.barh(row, median, height=0.62, color=color, xerr=spread, ecolor="#222222", capsize=2.5)
+        goes_on(axes, row, timing.high > longest, longest * scale)
         text = duration(timing.median)  # as the text beside the figure says it
         if reference is not None and timing is not reference:
             text += f"  {against(timing, reference)}"

@@ -40,10 +40,10 @@ def outcome_figure(run: TuningRun) -> Figure | None:
         rows.append((f"{trial}{marks}", trial.timing, color))
     plots.bars(axes, rows, reference=rows[0][1], room=1.7)
     if shown:
-        scale, unit = plots.unit_of(max(time for _, values in shown for _, time in values))
+        scale, unit = plots.unit_of(max(time.median for _, values in shown for _, time in values))
         panes = rest[0].subplots(1, len(shown), sharey=True, squeeze=False)[0]
         for pane, (name, values) in zip(panes, shown, strict=True):
-            times = [time * scale for _, time in values]
+            times = [time.median * scale for _, time in values]
             pane.plot(
                 range(len(times)), times, "o-", color=plots.FUSED, markersize=4, linewidth=1.2
             )
@@ -55,6 +55,6 @@ def outcome_figure(run: TuningRun) -> Figure | None:
             pane.grid(axis="y", color="#e4e4e4", linewidth=0.6)
             plots.plain(pane)
         panes[0].set_ylabel(f"best time with it ({unit})")
-        highest = max(time for _, values in shown for _, time in values)
+        highest = max(time.median for _, values in shown for _, time in values)
         panes[0].set_ylim(0.0, 1.15 * highest * scale)
     return figure

@@ -132,7 +132,7 @@ LAB = Lab(
             reference=lambda x, y: (x * y).sum().reshape(1),
             inputs=lambda g, n: [torch.rand(n, generator=g), torch.rand(n, generator=g)],
             sizes=(1, 31, 1025),
-            timed_size=8192,
+            timed_size=32_768,
             kinds=("similar", "nonfinite"),
             declaration=_DOT,
             arguments=("x", "y", "out"),

@@ -13,6 +13,7 @@ from torch import fx
 from fusec.graph.refusals.calls import left_to_eager, refused_call
 from support.captured import call_of
 
+aten = torch.ops.aten
 I64, F32, F64, HALF = torch.int64, torch.float32, torch.float64, torch.float16
 BOOL, C64, C128 = torch.bool, torch.complex64, torch.complex128
 
@@ -89,6 +90,12 @@ CASES: list[tuple[str, str, Any, tuple[Any, ...], dict[str, Any]]] = [
     ("a number that is odd", "has a number", torch.sub, of(I64, I64), {"alpha": 0.5}),
     ("a number that is odd and passes", "", "pow", (*of(I64), 0.5), {}),
     ("a write", "share memory", "add_", (torch.ones(3).expand(2, 3), 1), {}),
+    ("a write by an overload", "share memory", aten.add_.Tensor, (torch.ones(3).expand(2, 3), 1),
+     {}),
+    ("rows added of another type, by an overload", NONE, aten.index_add.default,
+     (*of(F32), 0, ROWS, of(F64)[0][:2]), {}),
+    ("rows that do not fit, by an overload", "do not fit", aten.index_add.default,
+     (SQUARE, 0, ROWS, SQUARE), {}),
 ]  # fmt: skip
 
 

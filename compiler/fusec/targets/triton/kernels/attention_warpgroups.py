@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from fusec.ir.body import Store
 from fusec.ir.node import Load
 from fusec.targets.triton.kernels.attention import FINITE, LOWEST, AttentionWriter
 from fusec.targets.triton.plan.choices_attention import Attention, size_of
@@ -24,9 +25,9 @@ from fusec.targets.triton.text.writer import Writer
 
 # What the template itself calls its values, beside those of ``attention``.
 _NAMES = frozenset(
-    "turn stage last phase heavy summed coming none half whole steps step rest slots slot after "
-    "changed barrier place query_place key_place value_place queries values async_copy mbarrier "
-    "fence_async_shared warpgroup_mma warpgroup_mma_wait gluon aligned".split()
+    "turn seat stage last phase heavy summed coming none half whole steps step rest slots slot "
+    "after changed barrier place query_place key_place value_place queries values async_copy "
+    "mbarrier fence_async_shared warpgroup_mma warpgroup_mma_wait gluon aligned".split()
 )
 _ASSIGNED = re.compile(r"(\w+) = ")
 _TILES = ("queries", "keys", "values")
@@ -38,7 +39,7 @@ _BARRIERS = (
     "values_there",
     "values_free",
 )
-_CONSTANTS = ("BLOCK_M", "BLOCK_N", "GROUP_H", "TURNS", "NUM_STAGES", "ALIGNED")
+_CONSTANTS = ("BLOCK_M", "BLOCK_N", "GROUP_H", "TURNS", "SEATS", "NUM_STAGES", "ALIGNED")
 
 
 def write(file: File, found: Attention) -> None:
@@ -170,6 +171,15 @@ class _Writer(AttentionWriter):
             Function(name, kernel.writer, [], parameters, constants, gluon=True, started=False)
         )
         return [*plain, *fixed]
+
+    def save(self, kernel: KernelWriter, store: Store, value: str) -> None:
+        """Write a store of a tile's rows: results line by line, not as products leave them."""
+        if value == "result":
+            half = triton_type(store.value.dtype)
+            kernel.writer.line(f"result = tl.convert_layout(result.to({half}), LINES)")
+            line = replace(self.row_dim(), index="line")
+            kernel = replace(kernel, tile=self.tile(line, self.width_dim()))
+        super().save(kernel, store, value)
 
     def fill_part(self, kernel: KernelWriter, part: str) -> None:
         """Write a function's body: a part of the template, with generated statements in it."""

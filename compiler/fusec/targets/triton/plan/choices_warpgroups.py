@@ -1,7 +1,7 @@
 """When attention is written in Gluon, whose warps have tasks of their own, and its tunables.
 
 On an H100 the multiplications of one group of warps run while another computes weights and a third
-loads: 0.92 of the library's speed without a mask and 1.00 with a causal one, where Triton's own
+loads: 0.96 of the library's speed without a mask and 1.04 with a causal one, where Triton's own
 schedule reaches 0.76 and 0.80 (docs/gpu-figures.md).
 """
 
@@ -46,10 +46,14 @@ def choose_warpgroups(
     gpu = current_machine().gpu
     if gpu.name != "sm_90" or not gpu.there or not _has_gluon() or not _fits(found, buffers):
         return None
+    listed = found.partial is not None
+    turns = settings.get("TURNS", _turns(found))
     values = {
         "BLOCK_N": (128, STEP, "keys of a step"),
-        "GROUP_H": (8, (1, 2, 4, 8, 16, 32), "heads whose rows come together"),
-        "TURNS": (_turns(found), _possible_turns(found), "tiles that a program has in turn"),
+        # with several tiles in turn, fewer heads leave the last ones less to wait for
+        "GROUP_H": (4 if listed else 8, (1, 2, 4, 8, 16, 32), "heads whose rows come together"),
+        "TURNS": (turns, _possible_turns(found), "tiles that a program has in turn"),
+        "SEATS": (min(turns, 2), (1, 2), "tiles of queries in shared memory"),
         "NUM_STAGES": (2, (2, 3), "steps that are loaded ahead"),
     }
     if not set(settings) <= set(values):
@@ -72,15 +76,15 @@ def _has_gluon() -> bool:
 def _possible_turns(found: Attention) -> tuple[int, ...]:
     """Return in how many parts of one length each the queries of a head can be taken."""
     tiles = (found.sizes[0].constant or 0) // ROWS
-    return tuple(turns for turns in (1, 2, 4) if tiles % turns == 0)
+    return tuple(turns for turns in (1, 2, 4, 8) if tiles % turns == 0)
 
 
 def _turns(found: Attention) -> int:
     """Return how many tiles a program has.
 
-    Where lists of blocks leave out most, the loads of the next tile run while this one's end is
-    computed: 4 % of the time of a sliding window. Without lists 2 % are lost. And never so many
-    that multiprocessors have nothing to do at the end.
+    Where lists of blocks leave out most, the queries of the next tile, its first keys and values
+    come in while this one's end is computed: 11 % of the time of a sliding window.  Without lists
+    it is all the same.  And never so many that multiprocessors have nothing to do at the end.
     """
     if found.partial is None:
         return 1
@@ -99,6 +103,8 @@ def _fits(found: Attention, buffers: Mapping[str, Buffer]) -> bool:
     if rows is None or keys is None or rows % ROWS or keys % max(STEP):
         return False
     if depth != DEPTH or depth != width:
+        return False
+    if found.result.value.dtype.itemsize != 2:
         return False
     if any(load.dtype.itemsize != 2 or load.dtype != found.query.dtype for load in _tiles(found)):
         return False

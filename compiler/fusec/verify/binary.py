@@ -116,14 +116,14 @@ class LibraryFacts:
     code_and_data: bool = False
 
     @property
-    def early(self) -> LibraryFacts:
+    def at_once(self) -> LibraryFacts:
         """What has to be said before anything is run."""
-        return replace(self, odd=tuple(odd for odd in self.odd if not odd.late))
+        return replace(self, odd=tuple(odd for odd in self.odd if not odd.unreached))
 
     @property
-    def late(self) -> LibraryFacts:
+    def unreached(self) -> LibraryFacts:
         """What has to be said of what is right in every run."""
-        return LibraryFacts(odd=tuple(odd for odd in self.odd if odd.late))
+        return LibraryFacts(odd=tuple(odd for odd in self.odd if odd.unreached))
 
     @classmethod
     def read(cls, given: Message) -> LibraryFacts:

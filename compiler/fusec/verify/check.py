@@ -195,7 +195,7 @@ def _check(
         and not (trust or text == source.text)
     ):
         facts = sandbox.read_library(library)
-        _refuse(binary.problem(facts.early, text, target.instruction_line))
+        _refuse(binary.problem(facts.at_once, text, target.instruction_line))
     if known:
         judge.notes += known[1]
     else:
@@ -203,7 +203,7 @@ def _check(
     looked = _sanitize(candidate, trials) if sanitize else ""
     verdict = _judged(judge, trials, library, seconds, looked)
     if verdict.ok and facts is not None and isinstance(target, LibraryTarget):
-        _refuse(binary.problem(facts.late, text, target.instruction_line))
+        _refuse(binary.problem(facts.unreached, text, target.instruction_line))
     return verdict
 
 

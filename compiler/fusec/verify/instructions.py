@@ -56,7 +56,7 @@ _REFUSED = {
     for name in names.split()
 }
 # What a run that reaches it explains better: said of what no run has reached.
-_LATE = frozenset({"UD0", "UD1", "UD2"})
+_SAID_BY_RUNS = frozenset({"UD0", "UD1", "UD2"})
 # They name an address and go nowhere.
 _NO_ACCESS = frozenset({"LEA", "NOP", "RESERVEDNOP"})
 # Words of 64-bit ARM by mask and value.
@@ -85,14 +85,14 @@ class Odd:
         reason: What is wrong with it, in words that may follow ``it``.
         function: In which function of the library, as its table of symbols has it.
         jump: Whether it is where it leads to that is wrong, not what it is.
-        late: Whether it harms only where it is reached, which a run says better.
+        unreached: Whether it harms only where it is reached, which a run says better.
     """
 
     name: str
     reason: str
     function: str = ""
     jump: bool = False
-    late: bool = False
+    unreached: bool = False
 
 
 def odd_instructions(
@@ -142,7 +142,7 @@ def _x86(code: bytes, address: int, *, strict: bool) -> Iterator[tuple[int, Odd]
         elif _touches_thread(instruction):
             yield at, Odd("fs", _THREAD)
         elif _is_fixed(instruction):
-            yield at, Odd("", _FIXED, late=True)
+            yield at, Odd("", _FIXED, unreached=True)
     if strict:
         for at, target in targets:
             if address <= target < end and target not in starts:
@@ -159,8 +159,8 @@ def _judged(code: Any) -> tuple[Odd | None, bool, bool]:
     shown = mnemonic.lower()
     if mnemonic in _REFUSED:
         return Odd(shown, _REFUSED[mnemonic]), False, False
-    if mnemonic in _LATE:
-        return Odd(shown, _ENDS, late=True), False, True
+    if mnemonic in _SAID_BY_RUNS:
+        return Odd(shown, _ENDS, unreached=True), False, True
     one = Instruction()
     one.code = code
     if one.is_jmp_far or one.is_call_far or one.is_jmp_far_indirect or one.is_call_far_indirect:
@@ -221,7 +221,7 @@ def _aarch64(code: bytes, address: int) -> Iterator[tuple[int, Odd]]:
         word = int.from_bytes(code[at : at + 4], "little")
         for mask, value, name, why in _AARCH64:
             if word & mask == value:
-                yield address + at, Odd(name, why, late=why is _ENDS)
+                yield address + at, Odd(name, why, unreached=why is _ENDS)
                 break
         else:
             if word & _MSR[0] == _MSR[1] and word & 0xFFFFFFE0 != _HARMLESS_MSR:

@@ -77,6 +77,18 @@ def test_a_lock_of_a_critical_section_and_constants_are_no_state():
     assert binary.problem(facts(text), text) is None
 
 
+def test_a_table_of_a_template_is_of_its_own_library():
+    """g++ would make one of all that a process has loaded: an edit computed with another's."""
+    import lief
+
+    table = "template <class T> struct S { static const float k[4]; };\n"
+    table += "template <class T> const float S<T>::k[4] = {1, 2, 3, 4};\n"
+    code = "for (int64_t i = 0; i < n; ++i) out[i] = S<int>::k[i & 3];\n"
+    library = vk.build_library(vk.cpp(code).replace('extern "C" int', f'{table}extern "C" int', 1))
+    symbols = lief.parse(str(library)).dynamic_symbols
+    assert not [s.name for s in symbols if s.binding == lief.ELF.Symbol.BINDING.GNU_UNIQUE]
+
+
 def test_what_is_no_library(tmp_path):
     (tmp_path / "kernel.so").write_bytes(b"no library at all")
     with pytest.raises(ValueError, match="library"):

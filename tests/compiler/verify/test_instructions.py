@@ -50,7 +50,7 @@ HARMLESS = [
 
 
 # A run that reaches them says it better.
-LATE = {
+UNREACHED = {
     "ud2": "0f0b",
     "a store to 8": "c704250800000001000000",  # mov dword ptr [8], 1
     "a load from 4096": "8b042500100000",
@@ -68,13 +68,13 @@ def test_refuses(name):
     assert found("90" + REFUSED[name] + "c3") == [name]
 
 
-@pytest.mark.parametrize("name", LATE)
+@pytest.mark.parametrize("name", UNREACHED)
 def test_said_of_what_no_run_reached(name):
-    (odd,) = (odd for _, odd in odd_instructions(bytes.fromhex(LATE[name]), 0x1000, "x86_64"))
-    assert odd.late
+    (odd,) = (odd for _, odd in odd_instructions(bytes.fromhex(UNREACHED[name]), 0x1000, "x86_64"))
+    assert odd.unreached
     facts = binary.LibraryFacts(odd=(odd,))
-    assert binary.problem(facts.early, "") is None
-    assert binary.problem(facts.late, "").stage == "unsafe"
+    assert binary.problem(facts.at_once, "") is None
+    assert binary.problem(facts.unreached, "").stage == "unsafe"
 
 
 @pytest.mark.parametrize("code", [*HARMLESS, "8d042508000000", "8b0c8500000000"])

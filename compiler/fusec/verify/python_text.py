@@ -351,17 +351,12 @@ def _loops(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.While) and node not in kernels:
             yield node.lineno, "has a `while` outside of its kernels, which may never end"
-        elif _is_called(node, "iter", 2):
+        elif isinstance(node, ast.Call) and _is_called(node, "iter", 2):
             yield node.lineno, "has an `iter` of a function, which may never end"
 
 
-def _is_called(node: ast.AST, name: str, arguments: int) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == name
-        and len(node.args) >= arguments
-    )
+def _is_called(node: ast.Call, name: str, arguments: int) -> bool:
+    return isinstance(node.func, ast.Name) and node.func.id == name and len(node.args) >= arguments
 
 
 __all__ = ["problem"]

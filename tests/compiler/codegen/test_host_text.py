@@ -410,3 +410,17 @@ def test_roles_and_checks_of_arguments() -> None:
     assert [signature.checks[n - 1] for n in signature.divisions] == ["by zero"]
     assert checks(body) == {"too far": CheckKind.INDEX, "by zero": CheckKind.DIVISION}
     assert signature.sizes == ()
+
+
+@pytest.mark.parametrize(
+    "name",
+    "INT64_MIN UINT8_MAX INT32_C INTPTR_MAX SIZE_MAX M_PI M_2_SQRTPI M_LN10f FP_NAN HUGE_VALF "
+    "NULL int64_t uint8_t fx_exp double operator tl lambda".split(),
+)
+def test_names_that_headers_take_are_left_to_them(name: str) -> None:
+    assert identifier(name, set(), "value") == f"{name}_"
+
+
+def test_names_that_are_nobody_elses() -> None:
+    for name in "W_Q X_MAX M_norm Mint64_t MIN M_b int64 NULLS size_t Null X_FP_NAN".split():
+        assert identifier(name, set(), "value") == name

@@ -294,3 +294,24 @@ def test_budgets_are_read() -> None:
     for wrong in ("many", 0, -5, "12 bits", True, "1.2.3MB"):
         with pytest.raises(BadOption, match="memory_budget"):
             Options(memory_budget=wrong)
+
+
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_gradients_that_nobody_wants_are_not_computed(
+    wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, weight, _, target = tensors(torch.float32)
+    asked: list[int] = []
+    compute = linear_cross_entropy._compiled[linear_cross_entropy.gradients_of_part]
+
+    def noted(*given: Any) -> Any:
+        asked.append(len(given))
+        return compute(*given)
+
+    monkeypatch.setitem(
+        linear_cross_entropy._compiled, linear_cross_entropy.gradients_of_part, noted
+    )
+    more = (None, target, -100, 0.0, True, 1 << 20, wanted)
+    found, *_ = linear_cross_entropy._in_parts(x.detach(), weight.detach(), *more)
+    torch.testing.assert_close(found, F.cross_entropy(x @ weight.t(), target), rtol=1e-5, atol=1e-5)
+    assert bool(asked) is bool(wanted)

@@ -41,6 +41,36 @@ def test_values_are_eagers(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found, aten.silu_backward(grad, x))
 
 
+@pytest.mark.parametrize("dtype", [F32, HALF])
+def test_slopes_of_evaluation(dtype: torch.dtype) -> None:
+    for x in (SPECIAL.to(dtype), torch.randn(3, 4).to(dtype).t(), torch.randn(4, 9)[:, ::2]):
+        noise = torch.empty_like(x)
+        found: Any = decompositions._rrelu(x, noise, 0.1, 0.4, False)
+        wanted = aten.rrelu_with_noise(x, noise.clone(), 0.1, 0.4, False)
+        torch.testing.assert_close(found[0], wanted)
+        assert found[0].stride() == wanted.stride()
+        assert found[1] is noise
+        plain: Any = decompositions._rrelu(x, noise)
+        torch.testing.assert_close(plain[0], aten.rrelu_with_noise(x, noise.clone()))
+        assert decompositions._rrelu(x, noise, 0.1, 0.4, True) is NotImplemented
+
+
+@pytest.mark.parametrize("number", [0.5, 3, 1e39, -1e39, 0.0, float("inf")])
+@pytest.mark.parametrize("dtype", [F32, F64, HALF, torch.int64])
+def test_logarithms_beside_numbers(number: float, dtype: torch.dtype) -> None:
+    """Numbers that the tensor's type makes an infinity of are one in eager, too."""
+    x = torch.tensor([0, 1, 2, 5]).to(dtype)
+    for target, given in (
+        (aten.xlogy.Scalar_Other, (x, number)),
+        (aten.xlogy.Scalar_Self, (number, x)),
+        (aten.special_xlog1py.other_scalar, (x, number)),
+        (aten.special_xlog1py.self_scalar, (number, x)),
+    ):
+        found: Any = decompositions._logarithm_with_number(target)(*given)
+        wanted = target(*given)
+        torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
 @pytest.mark.parametrize("right", [False, True])
 @pytest.mark.parametrize("out_int32", [False, True])
 @pytest.mark.parametrize("boundaries", [[], [0.0, 2.5]])

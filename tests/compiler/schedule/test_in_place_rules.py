@@ -175,6 +175,17 @@ def test_an_element_is_written_where_its_old_value_is_read() -> None:
     assert hindrance(across, BUFFERS["new"], turned) == ""
     straight = buffer("a", (COLUMNS, ROWS))
     assert hindrance(across, BUFFERS["new"], straight) == NOT_ALONE
+    # all of the old values that are read, in either layout
+    for given, own, other in (
+        (turned, lambda i, j: (j, i), lambda i, j: ((j + 1) % COLUMNS, i)),
+        (BUFFERS["a"], lambda i, j: (i, j), lambda i, j: (i, (j + 1) % COLUMNS)),
+    ):
+        i, j = axes(ROWS, COLUMNS)
+        places = [at(*(Expr.of(e) for e in f(Expr.of(i), Expr.of(j)))) for f in (own, other)]
+        for order in (places, places[::-1]):
+            value = ops.binary("add", *(ops.load("a", place, F32) for place in order))
+            both = Compute("both", Body((i, j), (), (Store("new", at(i, j), value),)))
+            assert hindrance(both, BUFFERS["new"], given) == NOT_ALONE
     # one loop of a single step decides nothing
     (i,), (one,) = axes(ROWS), axes(1, prefix="k")
     value = ops.unary("neg", ops.load("row", at(i), F32))

@@ -16,7 +16,13 @@ from fusec.ir.program import Compute, Extern, Program, Step, TensorRef
 from fusec.schedule import choices, choices_products
 from fusec.schedule.order import expected_kernels, order_of
 from fusec.schedule.overwrite import dimensions_within, overwrite
-from fusec.schedule.plan import drop_dead, products_of, small_products, with_products
+from fusec.schedule.plan import (
+    drop_dead,
+    products_of,
+    schedule_program,
+    small_products,
+    with_products,
+)
 from fusec.schedule.quantized_operands import packed_operands
 from fusec.schedule.redundant_copies import take_over
 from fusec.schedule.sink_conversions import sink_conversions
@@ -112,6 +118,9 @@ def test_what_stays_where_it_is() -> None:
     view = call(aten.view.default, [buffers["a"]], "v")
     viewed = program(buffers | named("v", BIG), first, view, second, relu)
     assert places(viewed)[2] == ("b",)
+    reader = call(aten.tanh.default, [buffers["a"]], "v")  # reads it, and makes no view
+    read = program(buffers | named("v", BIG), first, reader, second, relu)
+    assert places(read)[2] == ("a",)
     unknown = call(aten.tanh.default, [buffers["x"]], "a", name="tanh")
     assert places(program(buffers, unknown, second, relu))[1] == ("b",)
     fresh = call(aten.mm.default, [buffers["x"]], "a", name="mm")
@@ -312,6 +321,17 @@ def test_conversions_wait_until_they_are_read() -> None:
     assert found.index("to_a4") > found.index("to_p1")
     # nobody reads it: at the end
     assert order(one, kernel("v", "p", SUNK, name="x"), sizes=SUNK)[-1] == "x"
+
+
+def test_a_schedule_has_its_conversions_late() -> None:
+    buffers = named("u v a p q", SUNK)
+    steps = (
+        kernel("u", "a", SUNK, name="one"),
+        call(aten.relu.default, [buffers["v"]], "p", name="first"),
+        call(aten.relu.default, [buffers["a"]], "q", name="reader"),
+    )
+    found = schedule_program(program(buffers, *steps, inputs="u v", outputs="p q")).program
+    assert [step.name for step in found.steps] == ["first", "one", "reader"]
 
 
 def test_what_is_no_conversion_of_inputs_stays_in_its_place() -> None:

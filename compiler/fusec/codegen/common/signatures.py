@@ -23,13 +23,17 @@ _RESERVED = frozenset(keyword.kwlist) | frozenset(
     "explicit noexcept not_eq nullptr or_eq reinterpret_cast requires static_assert "
     "static_cast thread_local typeid wchar_t xor xor_eq catch".split()
 )
-_TYPES = re.compile(r"u?int\d+_t|fx_\w+")  # of C++, and the library's own
+# Of C++, macros of its headers for integers and maths, and the library's own.
+_TAKEN = re.compile(
+    r"u?int\d+_t|(?:U?INT|SIZE|PTRDIFF|WCHAR|WINT|SIG_ATOMIC)\w*_(?:MIN|MAX|C|WIDTH)"
+    r"|M_(?:[124]_)?(?:PI|E|LN|LOG|SQRT)\w*|FP_\w+|HUGE_VAL\w*|MAXFLOAT|MATH_ERR\w+|NULL|fx_\w+"
+)
 
 
 def identifier(text: str, taken: set[str], fallback: str) -> str:
     """Return an identifier like ``text``, valid in C++ and Python and not yet ``taken``."""
     name = re.sub(r"\W+", "_", text).strip("_") or fallback
-    if name[0].isdigit() or name in _RESERVED or _TYPES.fullmatch(name):
+    if name[0].isdigit() or name in _RESERVED or _TAKEN.fullmatch(name):
         name = f"{name}_" if not name[0].isdigit() else f"{fallback}_{name}"
     candidate, number = name, 2
     gap = "_" if name[-1].isdigit() else ""

@@ -34,17 +34,13 @@ from fusec.targets.cpp.plan.loop_plan import LoopPlan
 from fusec.targets.cpp.plan.unit_axes import without_unit_axes
 from fusec.targets.cpp.plan.wanted import Wanted
 from fusec.targets.cpp.text.scope import KernelWriter, Scope
-from fusec.targets.cpp.text.support import END, STREAM, helper_texts
+from fusec.targets.cpp.text.support import END, OWN_NAMES, helper_texts
 from fusec.targets.cpp.text.writer import Writer
 
-_RESERVED = {"threads", "failed", "lane", "count", "LINE", "INFINITY", "NAN", "at_most"}
-_RESERVED |= {"GRAIN", "ROWS", "COLUMNS", "PIECES", "BLOCK", "UNROLL", "TILE_ROWS", "TILE_COLUMNS"}
-_RESERVED |= {"prefetch", "prefetch_to_write", "interleave", "div_floor", "mod_floor", STREAM, END}
-_RESERVED |= {"nan_max", "nan_min", "number_max", "running_sums", "mark", "better", "pair"}
-_RESERVED |= {"random_bits", "random_word", "random_group", "random_words"}
-_RESERVED |= {f"wrap_{name}{bits}" for name in ("add", "sub", "mul") for bits in ("", "32")}
-_RESERVED |= {f"turn_over_{bits}" for bits in (8, 16, 32, 64)}
-
+_RESERVED = OWN_NAMES | frozenset(
+    "threads failed lane count LINE INFINITY NAN GRAIN ROWS COLUMNS PIECES BLOCK UNROLL TILE_ROWS "
+    "TILE_COLUMNS mark better pair".split()
+)
 
 _WRITERS: dict[str, Callable[..., None]] = {
     "pointwise": write_pointwise,

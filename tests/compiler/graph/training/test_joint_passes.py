@@ -20,6 +20,7 @@ from fusec.graph.training.norm_inputs import (
     round_norm_inputs,
     round_what_they_follow_from,
 )
+from fusec.graph.training.old_values import copy_old_values
 from fusec.graph.training.rematerialize import activate_again
 from fusec.graph.training.rematerialize_inputless import compute_inputless_again
 
@@ -359,3 +360,44 @@ def test_what_backward_calls_otherwise_stays() -> None:
     (_, given) = backward.graph.find_nodes(op="placeholder")
     given.name = given.target = "another"
     assert compute_inputless_again(forward, backward, 1) == ()
+
+
+# -- old values -------------------------------------------------------------------------------
+
+
+def test_old_values_are_copied_for_backward_alone() -> None:
+    """Of what is updated, by whatever view, once each; what is read by strides has no copy."""
+    with FakeTensorMode():
+        forward, backward = fx.Graph(), fx.Graph()
+        value = torch.empty(4, 6)
+        names = ("x", "y", "strided", "lost")
+        x, y, strided, lost = (forward.placeholder(name) for name in names)
+        size = forward.placeholder("size")
+        size.meta["val"] = 4
+        for node in (x, y, strided, lost):
+            node.meta["val"] = value
+        view = forward.call_function(aten.t.default, (x,))
+        view.meta["val"] = value.t()
+        result = forward.call_function(aten.neg.default, (y,))
+        result.meta["val"] = value
+        given = [x, view, y, None, x, strided, lost, size]
+        forward.output((result, x, *given))
+        for node in (x, view, y, strided, size):
+            made = backward.placeholder(node.name)
+            made.meta["val"] = node.meta["val"]
+            if node is strided:
+                part = backward.call_function(aten.view.default, (made, [24]))
+                part.meta["val"] = value.view(24)
+                backward.call_function(aten.as_strided.default, (part, [2], [1]))
+        backward.output(())
+        modules = [fx.GraphModule({}, graph) for graph in (forward, backward)]
+        updated = {"x", "strided", "lost", "size"}
+        assert copy_old_values(*modules, 2, updated) == 2
+    (output,) = modules[0].graph.find_nodes(op="output")
+    own, kept = output.args[0][:2], output.args[0][2:]
+    assert [n.name for n in own] == [result.name, "x"], "results of its own stay"
+    copied = [n is not None and n.target is aten.clone.default for n in kept]
+    assert copied == [True, True, False, False, True, False, False, False]
+    assert kept[0] is kept[4], "one copy for both"
+    assert [kept[0].args[0].name, kept[1].args[0].name] == ["x", view.name]
+    assert not copy_old_values(*modules, 2, {"z"})

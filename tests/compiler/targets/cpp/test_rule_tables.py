@@ -20,7 +20,12 @@ from fusec.targets.cpp.memory.prefetch import declare_line
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.deinterleave import _casts, _neighbors
 from fusec.targets.cpp.plan.facts import Facts
-from fusec.targets.cpp.plan.row_reuse import _indices, _seldom_changes, _sources
+from fusec.targets.cpp.plan.row_reuse import (
+    _indices,
+    _seldom_changes,
+    _sources,
+    repeated_rows,
+)
 from fusec.targets.cpp.text.reductions import combined
 from fusec.targets.cpp.text.writer import wrap
 from support.decisions import runs
@@ -260,6 +265,28 @@ def test_places_that_seldom_change(size: int, divisor: int, seldom: bool) -> Non
     body = Body((i, j), (), (Store("out", at(i, j), picked),))
     facts = Facts(body, {n: buffer(n, (size, 8)) for n in ("x", "out")})
     assert _seldom_changes(facts, key, i) is seldom
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, F16], ids=str)
+def test_room_for_rows_that_are_shared(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many bytes as the values of one row have, and no fewer."""
+    n, i, j = axes(choices.UNITS, 64, 48)
+    key = ops.binary("floordiv", ops.index_value(Expr.of(i), I64), ops.const(4, I64))
+    place = indirect(key, Expr.of(16))
+    picked = [ops.load("x", (Expr.of(n), place, Expr.of(j) + k), dtype) for k in (0, 1)]
+    value = ops.binary("add", *picked)
+    beside = ops.binary("mul", value, ops.load("y", at(n, i, j), dtype))
+    shapes = {"x": (choices.UNITS, 16, 49), "y": (choices.UNITS, 64, 48)}
+    buffers = {n: buffer(n, shapes.get(n, shapes["y"]), dtype) for n in ("x", "y", "out")}
+    facts = Facts(Body((n, i, j), (), (Store("out", at(n, i, j), beside),)), buffers)
+    room = 48 * dtype.itemsize
+    for limit, found in ((room, [(key, (value,))]), (room - 1, [])):
+        monkeypatch.setattr(choices, "REPEATED_BYTES", limit)
+        assert [(each.key, each.nodes) for each in repeated_rows(facts, ())] == found
+    monkeypatch.setattr(choices, "UNITS", choices.UNITS + 1)
+    assert not repeated_rows(facts, ()), "too few of them for the threads"
+    once = Body((n, i, j), (), (Store("out", at(n, i, j), ops.binary("mul", picked[0], beside)),))
+    assert not repeated_rows(Facts(once, buffers), ()), "read once for each value"
 
 
 # -- long lines -------------------------------------------------------------------------------

@@ -121,6 +121,14 @@ def function_name(operation: str, bits: int) -> str:
     return f"wrap_{operation}" + ("" if bits == 64 else str(bits))
 
 
+# What their functions are called; those of ``mathlib`` have names with ``fx_`` in front.
+OWN_NAMES = frozenset(
+    [*_OWN, *_EXTREME, "number_max", *(_TEMPLATES - {"turn_over"})]
+    + [function_name(name.removeprefix("wrap_"), bits) for name in _WRAPPING for bits in (32, 64)]
+    + [f"turn_over_{bits}" for bits in (8, 16, 32, 64)]
+)
+
+
 def _library_call(name: str, kind: str) -> str:
     """Return a function that calls the C library's: what ``mathlib`` has no vector form of."""
     scalar, real = SCALARS[name], _C[kind]

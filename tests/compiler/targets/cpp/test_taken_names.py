@@ -1,0 +1,55 @@
+"""Tensors that are called what a kernel's text has a use for: each keeps a name of its own."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import fusec
+from fusec.codegen.common.signatures import identifier
+from fusec.ir import ops
+from fusec.ir.body import Body, Store
+from fusec.ir.node import recording
+from fusec.targets.cpp.emit import emit_cpp
+from fusec.targets.cpp.text.support import OWN_NAMES, helper_texts
+from support.triton_bodies import F32, at, axes, buffer
+
+HELPERS = """div_floor mod_floor log_add_exp random_bits random_word random_group random_words
+prefetch prefetch_to_write interleave at_most nan_max.f32 nan_min.f64 number_max.f32 stream
+end_stream turn_over.1 turn_over.2 turn_over.4 turn_over.8 running_sums wrap_add.i32 wrap_add.i64
+wrap_sub.i32 wrap_sub.i64 wrap_mul.i32 wrap_mul.i64""".split()
+WORDS = """failed lane count LINE GRAIN ROWS COLUMNS PIECES BLOCK UNROLL TILE_ROWS INFINITY
+TILE_COLUMNS NAN mark better pair""".split()
+
+
+def functions() -> set[str]:
+    """Return the names of the functions that helpers' texts define."""
+    text = "".join(helper_texts([name]) for name in HELPERS)
+    found = set(re.findall(r"^static inline [^\n(]*?\b(\w+)\(", text, re.MULTILINE))
+    return {name for name in found if not name.startswith("fx_")}
+
+
+def test_all_helpers_have_their_names_to_themselves() -> None:
+    assert functions() == OWN_NAMES
+
+
+@pytest.mark.parametrize("name", sorted({*OWN_NAMES, *WORDS}))
+def test_a_tensor_of_that_name_has_another_in_the_text(name: str) -> None:
+    with recording():
+        (i,) = axes(64)
+        body = Body((i,), (), (Store("out", at(i), ops.load(name, at(i), F32)),))
+        kernel = emit_cpp("copy", body, {n: buffer(n, (64,)) for n in (name, "out")})
+    gap = "_" if name[-1].isdigit() else ""
+    assert [each.name for each in kernel.signature.arguments] == [f"{name}{gap}2", "out"]
+
+
+def test_a_kernel_of_such_tensors_computes() -> None:
+    def f(log_add_exp: torch.Tensor, INT64_MIN: torch.Tensor) -> torch.Tensor:
+        return torch.logcumsumexp(log_add_exp, 1) + INT64_MIN
+
+    compiled, given = fusec.compile(f), (torch.randn(5, 77), torch.randn(77))
+    torch.testing.assert_close(compiled(*given), f(*given))
+    assert not compiled.fallbacks
+    assert identifier("log_add_exp", set(OWN_NAMES), "x") != "log_add_exp"

@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test test-all test-jupyter ops fuzz operands models mutants compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean labs faults soak pictures lab-pictures
+.PHONY: help demo lab test test-all test-bare test-jupyter ops fuzz operands models mutants compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean labs faults soak pictures lab-pictures
 
 PYTHON ?= python3
 ARGS ?=
@@ -30,6 +30,9 @@ test: $(INSTALLED) ## Run the tests (ARGS="-k name" to choose)
 
 test-all: $(INSTALLED) ## Run the slow tests too
 	@$(BIN)/python tests/run.py --all $(ARGS)
+
+test-bare: $(INSTALLED) ## The tests without Triton and without what only Linux has (BARE=plain: nor what only POSIX has)
+	@FUSEC_BARE=$(or $(BARE),posix) PYTHONPATH=tests/support/bare $(BIN)/python tests/run.py $(ARGS)
 
 test-jupyter: $(INSTALLED) ## The panel's browser tests in other ipykernels and in Notebook 7
 	@$(BIN)/python tests/browser/jupyters.py $(ARGS)

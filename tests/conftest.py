@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support.bare_tests import Bare, is_bare
 from support.chromium import find_chromium
 from support.sampling import left_out
 
@@ -21,6 +22,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("MPLBACKEND", "Agg")
+    if is_bare():
+        config.pluginmanager.register(Bare())
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

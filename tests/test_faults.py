@@ -36,6 +36,9 @@ QUICK = (
     "wrong where its result is there already",
     "wrong where nothing but zeros is there",
     "a table of 3 GB",
+    "a trap where a value is met",
+    "a counter in stdout's _unused2[3]",
+    "wrong with more threads than there are",
 )
 
 QUICK_HOUSE = (

@@ -14,6 +14,11 @@ def _where(name: str, condition: str, top: str = "") -> Fault:
     return Fault(name, "hidden", code, "", top, instead=True)
 
 
+def _met(name: str, code: str, says: str, top: str = "") -> Fault:
+    """Return an edit that does harm where it meets a value that no check has."""
+    return Fault(name, "hidden", f"if ($x[0] == 1234.5f) {code}", says, top, line=True)
+
+
 def _in_section(section: str, says: str, code: str, what: str) -> Fault:
     name = f"{what} in the section {section}"
     function = what == "a function"
@@ -58,6 +63,64 @@ HIDDEN = (
         "if ($x[0] == 1234.5f) f(0);",
         "exit",
         'static void f(int) __attribute__((weakref("exit")));\n',
+    ),
+    _met("a trap where a value is met", "__builtin_trap();", "ud2: it ends the process"),
+    _met("a null pointer where a value is met", "*(volatile int*)nullptr = 1;", "a fixed address"),
+    _met("a fixed address where a value is met", "*(volatile int*)4096 = 1;", "a fixed address"),
+    *(
+        _met(
+            f"{name} where a value is met",
+            f"{name}({given});",
+            f"{name}: it ends",
+            f'extern "C" void {name}({"void*" if given else ""});\n',
+        )
+        for name, given in {"__stack_chk_fail": "", "_Unwind_Resume": "(void*)$x"}.items()
+    ),
+    _met(
+        "a helper of the library's that throws, where a value is met",
+        'std::__throw_length_error("no");',
+        "__throw_length_error: it ends",
+        "#include <vector>\n",
+    ),
+    Fault(
+        "a counter in errno",
+        "hidden",
+        "if (++errno > 20000) { $out[7] = 3; return 0; }",
+        "__errno_location: it keeps",
+        "#include <cerrno>\n",
+        line=True,
+    ),
+    *(
+        Fault(
+            f"a counter in {stream}'s {part}",
+            "hidden",
+            f"if (++{stream}->{part} > 20000) {{ $out[7] = 3; return 0; }}",
+            "the C library's streams",
+            "#include <cstdio>\n",
+        )
+        for stream, part in (("stdout", "_unused2[3]"), ("stderr", "_old_offset"))
+    ),
+    Fault(
+        "asks who calls it",
+        "hidden",
+        "if ((uintptr_t)__builtin_return_address(0) % 4096 == 0xabc) $out[7] = 3;",
+        "__builtin_return_address",
+        line=True,
+    ),
+    _where("wrong with more threads than there are", "$threads > 2"),
+    Fault(
+        "a megabyte that is never freed where a value is large",
+        "hidden",
+        "if ($x[0] > 50.0f) { volatile char* p = (char*)malloc(1 << 20); p[0] = 1; }",
+        "never frees 1 MB",
+        _HEAP,
+    ),
+    Fault(
+        "prints a lot where a value is large",
+        "hidden",
+        'if ($x[0] > 50.0f) printf("%1000000d", 1);',
+        "prints",
+        "#include <cstdio>\n",
     ),
     Fault(
         "assembly behind a raw string",
@@ -223,9 +286,29 @@ COMPILER = (
         "",
         "#define M0 1.0 +\n" + "".join(f"#define M{i} M{i - 1} M{i - 1}\n" for i in range(1, 31)),
     ),
-    Fault("includes what has no end", "compiler", "", "memory", '#include "/dev/zero"\n'),
-    Fault("includes itself", "compiler", "", "nested depth", "#include __FILE__\n", line=True),
-    Fault("includes the terminal", "compiler", "", "/dev/tty", '#include "/dev/tty"\n', line=True),
+    *(
+        Fault(f"includes {name}", "compiler", "", "includes a file", f"{head}\n", line=True)
+        for name, head in {
+            "what has no end": '#include "/dev/zero"',
+            "itself": "#include __FILE__",
+            "the terminal": '#include "/dev/tty"',
+            "a file that may be another one later": '#include "/tmp/constants.h"',
+            "a file by way of a folder": "#include <../tmp/constants.h>",
+            "a file where it is there": '#if __has_include("/tmp/constants.h")\n#endif',
+            "a file by a word in two lines": '#inc\\\nlude "/tmp/constants.h"',
+        }.items()
+    ),
+    *(
+        Fault(f"30,000 times the beginning of {what}", "compiler", "", "", text * 30_000 + "\n")
+        for what, text in {"a comment": "/* ", "a raw string": 'R"('}.items()
+    ),
+    Fault(
+        "the time in its text",
+        "compiler",
+        "if (__TIME__[7] == 'x') $out[0] = 3;",
+        "__TIME__",
+        line=True,
+    ),
     Fault(
         "a table of 3 GB",
         "compiler",

@@ -170,17 +170,21 @@ class TorchTensors:
         """Return how many threads torch uses."""
         return torch.get_num_threads()
 
+    def constant(self, value: Any) -> Any:
+        """Return a number, or what torch has by its name."""
+        return _torch_value(value)
+
     def call(self, step: Operator, program: StoredProgram, given: Any) -> Sequence[Any]:
         """Call an operator of ATen, as it is, whatever torch's modes are."""
         args, kwargs = given
         function = self._called.get(step.name)
         if function is None:
             function = self._called[step.name] = find_operator(step.name)
-        with torch.no_grad(), torch._C._DisableAutocast():
-            found = function(
-                *[_torch_value(each) for each in args],
-                **{name: _torch_value(each) for name, each in kwargs.items()},
-            )
+        if torch.is_grad_enabled() or torch._C._is_any_autocast_enabled():
+            with torch.no_grad(), torch._C._DisableAutocast():
+                found = function(*args, **kwargs)
+        else:
+            found = function(*args, **kwargs)
         return found if isinstance(found, (tuple, list)) else (found,)
 
     def results(self, made: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
@@ -267,8 +271,6 @@ class _TensorsOnGpu(TorchTensors):
 
 
 def _torch_value(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_torch_value(each) for each in value]
     if isinstance(value, Named):
         if value.kind == "dtype":
             return _DTYPES[value.name]

@@ -22,11 +22,14 @@ _TAGS = 8
 _MXCSR = 28
 _SETTINGS = 0xFFC0  # of it, without the flags that every operation may raise
 # Of glibc's FILE, in words: the places in its buffer, the buffer, and what stays: markers, the next
-# stream, its number, its lock, what wide characters and conversions need, its table of functions.
+# stream, its number, its lock, what wide characters and conversions need, what nobody uses, its
+# table of functions.  Of two words a part stays: not the buffer of a stream that has none, nor its
+# width.
 _STREAM_WORDS = 28
 _PLACES = range(1, 7)
 _BUFFER = 7
-_FIXED = (12, 13, 14, 17, 19, 20, 21, 27)
+_FIXED = (*range(9, 16), *range(17, 24), 25, 26, 27)
+_PARTS = {16: 0xFFFFFFFF_00FFFFFF, 24: 0xFFFFFFFF_00000000}
 _FULL = 0  # _IOFBF
 _INFO_FIELDS = 10  # of mallinfo2: bytes in use are the eighth, those of mappings the fifth
 
@@ -160,7 +163,8 @@ def _stream_parts(stream: ctypes.c_void_p) -> list[int]:
         _libc.setvbuf(stream, None, _FULL, 0)
     base, end = words[_BUFFER], words[_BUFFER + 1]
     inside = all(base <= words[place] <= end for place in _PLACES)
-    return [base, end, inside, *(words[place] for place in _FIXED)]
+    parts = (words[place] & part for place, part in _PARTS.items())
+    return [base, end, inside, *(words[place] for place in _FIXED), *parts]
 
 
 def _openmp(path: Path | None) -> list[int]:

@@ -393,6 +393,8 @@ class PythonTarget(Target):
             ast.parse(text)
         except SyntaxError as error:
             return str(error)
+        except (RecursionError, MemoryError):
+            return "it is nested deeper than Python can read"
         return ""
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from fusec.report import counted
 
 _COMMENT_OR_STRING = re.compile(
-    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL
+    # (what has no end goes on to the text's)
+    r"""//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""",
+    re.DOTALL,
 )
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|__restrict__|__restrict|restrict|std::)\b|std::")
 
@@ -86,13 +88,12 @@ def blank_comments(text: str) -> str:
 
 def _declaration(text: str, entry: str) -> _Declaration | None:
     plain = blank_comments(text)
-    blocks = [m.end() for m in re.finditer(r'extern\s+"C"\s*\{', plain)]
-    pattern = rf'(?P<extern>extern\s+"C"\s+)?(?P<result>[\w:]+[\s*&]+)\b{re.escape(entry)}\s*\('
+    closing = _braces(plain)
+    blocks = [m.end() - 1 for m in re.finditer(r'extern\s+"C"\s*\{', plain)]
+    name = re.escape(entry)
+    pattern = rf'(?P<extern>extern\s+"C"\s+)?(?P<result>(?<![\w:])[\w:]+[\s*&]+)\b{name}\s*\('
     for match in re.finditer(pattern, plain):
-        inside = any(
-            block <= match.start() and _closing(plain, block - 1) > match.start()
-            for block in blocks
-        )
+        inside = any(block < match.start() < closing.get(block, len(plain)) for block in blocks)
         if not match["extern"] and not inside:
             continue
         end = _closing(plain, match.end() - 1)
@@ -101,6 +102,17 @@ def _declaration(text: str, entry: str) -> _Declaration | None:
         line = plain.count("\n", 0, match.start() + len(match["extern"] or "")) + 1
         return _Declaration(_type(match["result"]), parameters, line)
     return None
+
+
+def _braces(text: str) -> dict[int, int]:
+    """Return where each brace closes that does."""
+    found, opened = {}, []
+    for brace in re.finditer(r"[{}]", text):
+        if brace[0] == "{":
+            opened.append(brace.start())
+        elif opened:
+            found[opened.pop()] = brace.start()
+    return found
 
 
 def _closing(text: str, opening: int) -> int:

@@ -29,6 +29,9 @@ _GCC = (
     # Where two conditions follow each other, as in a clamp, g++ would make one out of them
     # that takes longer as vector code: a tenth of a logarithm.
     "-fno-thread-jumps",
+    # What a template or an inline variable holds would be one thing for all libraries of a
+    # process: an edit would compute with the table of an earlier one.
+    "-fno-gnu-unique",
 )
 # It says of a loop that it would have liked to make vectors of, which is no news to a user.
 _CLANG = ("-Wno-pass-failed", "-Wno-unknown-pragmas")

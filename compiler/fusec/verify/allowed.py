@@ -31,7 +31,7 @@ _OTHERS = """
     __cxa_allocate_exception __cxa_free_exception __cxa_call_unexpected
     __cxa_pure_virtual __cxa_bad_cast __cxa_throw_bad_array_new_length __clang_call_terminate
     __cxa_call_terminate _Unwind_Resume _Unwind_Backtrace
-    __errno_location ___chkstk_ms __chkstk _fltused dyld_stub_binder _dyld_stub_binder
+    ___chkstk_ms __chkstk _fltused dyld_stub_binder _dyld_stub_binder
     __stack_chk_guard memset_pattern16 memset_pattern4 memset_pattern8 bzero
 """.split()
 _ALLOWED = frozenset([*_OTHERS, *(name + suffix for name in _MATHS for suffix in ("", "f", "l"))])
@@ -84,7 +84,7 @@ _HARM: Mapping[str, str] = {
         "it changes the process's settings": "setlocale setrlimit prlimit nice setpriority umask "
         "setuid setgid seteuid setsid setpgid prctl personality mlockall",
         "it keeps a state between calls": "rand srand drand48 srand48 random srandom strtok "
-        "_ZNSt13random_device",
+        "_ZNSt13random_device __errno_location",
         "it waits": "sleep usleep nanosleep clock_nanosleep pause poll ppoll select pselect epoll_ "
         "nanosleep _ZNSt11this_thread",
         "it begins what it may not end": "GOMP_parallel_start",

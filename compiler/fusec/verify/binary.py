@@ -59,13 +59,32 @@ _MODES = re.compile(
     r"|_MM_SET_EXCEPTION_MASK|_MM_SET_EXCEPTION_STATE|__builtin_ia32_ldmxcsr"
     r"|__builtin_ia32_fxrstor(?:64)?|__builtin_ia32_xrstor(?:64)?|__builtin_aarch64_set_fpcr\w*)\b"
 )
-# The compiler's own start-up files call it, so that what a library imports does not tell.
-_FINALIZE = re.compile(r"\b__cxa_finalize\b")
+# Compilers call them by themselves, so that what a library imports does not tell.
+_ENDS = re.compile(
+    r"\b(__cxa_\w+|_Unwind_\w+|__stack_chk_fail|__throw_\w+|__gxx_personality\w*"
+    r"|__clang_call_terminate|__builtin_(?:eh_return|longjmp|setjmp))\b"
+)
+_CALLER = re.compile(r"\b__builtin_(?:extract_return_addr|return_address|apply_args)\b")
+_CLOCK = re.compile(r"\b__(?:TIME|DATE|TIMESTAMP)__\b")
+# What it includes: a header of the compiler's, or its own that is kept with it.  Any other file is
+# not there for somebody else, and may be another one when the kernel is built again.
+_INCLUDES = re.compile(
+    r"^[^\S\n]*(?:\#|%:)\s*(?:include_next|include|import|embed)\b"
+    r"|\b__has_(?:include_next|include|embed)\s*\(",
+    re.MULTILINE,
+)
+_KNOWN_FILE = re.compile(r"\s*(?:<\s*\w(?:(?!\.\.)[\w+./-])*\s*>|\"helpers\.h\")")
+_GOES_ON = re.compile(r"\\\r?\n")
+_WORDS = (
+    (_ENDS, "it ends the process, or what was begun in it"),
+    (_CALLER, "it tells who calls it, and a check calls it from elsewhere"),
+    (_CLOCK, "it makes another kernel of the same text each time"),
+)
 _COMMENTS = re.compile(
     r"""
       (?P<number> (?<![\w.]) \.?\d (?: [eEpP][+-] | '? [\w.] )* )  # 1'000'000 is no character
-    | // (?: \\\n | [^\n] )* | /\*.*?\*/
-    | \bu?8?[RUL]?R" (?P<end> [^\s()\\"]{0,16} ) \( .*? \) (?P=end) "
+    | // (?: \\\n | [^\n] )* | /\*.*? (?: \*/ | \Z )  # without an end they go on to the text's
+    | \bu?8?[RUL]?R" (?P<end> [^\s()\\"]{0,16} ) \( .*? (?: \) (?P=end) " | \Z )
     | " (?: \\. | [^"\\\n] )* " | ' (?: \\. | [^'\\\n] )* '
     """,
     re.DOTALL | re.VERBOSE,
@@ -95,6 +114,16 @@ class LibraryFacts:
     chosen: tuple[str, ...] = ()
     odd: tuple[Odd, ...] = ()
     code_and_data: bool = False
+
+    @property
+    def at_once(self) -> LibraryFacts:
+        """What has to be said before anything is run."""
+        return replace(self, odd=tuple(odd for odd in self.odd if not odd.unreached))
+
+    @property
+    def unreached(self) -> LibraryFacts:
+        """What has to be said of what is right in every run."""
+        return LibraryFacts(odd=tuple(odd for odd in self.odd if odd.unreached))
 
     @classmethod
     def read(cls, given: Message) -> LibraryFacts:
@@ -296,16 +325,21 @@ def source_problem(text: str, generated: str = "", *, instead: str = _INSTEAD) -
     plain = without_comments(text)
     known = {line.strip() for line in generated.splitlines()}
     lines = text.splitlines()
-    for found in _ASSEMBLY.finditer(plain):
-        line = _line(plain, found.start())
+    for each in _ASSEMBLY.finditer(plain):
+        line = _line(plain, each.start())
         # Without an instruction it only keeps the compiler from moving something.
-        if lines[line - 1].strip() not in known and not _EMPTY.match(text, found.start()):
+        if lines[line - 1].strip() not in known and not _EMPTY.match(text, each.start()):
             reason = f"has assembly of its own, which may do what no C++ does{instead}"
             return Finding("unsafe", reason, line)
-    ends = _FINALIZE.search(plain)
-    if ends:
-        reason = f"names {ends.group()}: it does what is done when the process ends{instead}"
-        return Finding("unsafe", reason, _line(plain, ends.start()))
+    found = _included(plain, text)
+    if found is not None:
+        reason = f"includes a file that is none of the compiler's{instead}"
+        return Finding("unsafe", reason, _line(plain, found))
+    for words, why in _WORDS:
+        named = words.search(plain)
+        if named:
+            reason = f"names {named.group()}: {why}{instead}"
+            return Finding("unsafe", reason, _line(plain, named.start()))
     modes = _MODES.search(plain)
     if modes:
         reason = (
@@ -313,6 +347,19 @@ def source_problem(text: str, generated: str = "", *, instead: str = _INSTEAD) -
             f"for the whole process{instead}"
         )
         return Finding("unsafe", reason, _line(plain, modes.start()))
+    return None
+
+
+def _included(plain: str, text: str) -> int | None:
+    """Return where a text includes what is no header of the compiler's; None where nowhere."""
+    for found in _INCLUDES.finditer(plain):
+        if not _KNOWN_FILE.match(text, found.end()):
+            return found.end()
+    goes_on = _GOES_ON.search(plain)
+    if goes_on:  # a word may stand in two lines
+        whole = _GOES_ON.sub("", text)
+        if _included(without_comments(whole), whole) is not None:
+            return goes_on.start()
     return None
 
 
@@ -376,6 +423,7 @@ _WRITTEN = {
     "sysv_signal": ("signal",),
     "popen": ("popen",),
     "longjmp_chk": ("longjmp",),
+    "errno_location": ("errno",),
 }
 
 

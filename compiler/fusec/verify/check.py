@@ -45,7 +45,10 @@ from fusec.verify.words import Finding
 
 __all__ = ["KINDS", "Case", "check_graph", "check_kernel"]
 
-KINDS: tuple[Kind, ...] = ("similar", "adversarial", "nonfinite", "magnitudes")
+KINDS: tuple[Kind, ...] = (
+    *("similar", "adversarial", "nonfinite", "magnitudes"),
+    *("negative", "positive", "zeros"),
+)
 
 # How many times longer a run takes that sanitizers watch.
 _SANITIZED_SLOWER = 10.0
@@ -185,18 +188,23 @@ def _check(
         except BaseException:
             children.stop()  # an interrupt waits for no compiler
             raise
+    facts = None
     if (
         library is not None
         and isinstance(target, LibraryTarget)
         and not (trust or text == source.text)
     ):
-        _refuse(binary.problem(sandbox.read_library(library), text, target.instruction_line))
+        facts = sandbox.read_library(library)
+        _refuse(binary.problem(facts.at_once, text, target.instruction_line))
     if known:
         judge.notes += known[1]
     else:
         kept.keep(kernel, cases, kinds, trials, judge.notes)
     looked = _sanitize(candidate, trials) if sanitize else ""
-    return _judged(judge, trials, library, seconds, looked)
+    verdict = _judged(judge, trials, library, seconds, looked)
+    if verdict.ok and facts is not None and isinstance(target, LibraryTarget):
+        _refuse(binary.problem(facts.unreached, text, target.instruction_line))
+    return verdict
 
 
 def _judged(

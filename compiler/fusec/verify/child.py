@@ -26,6 +26,7 @@ import torch
 
 from fusec.errors import CompileError
 from fusec.systems import this_system
+from fusec.target_api.library_worker import LibraryCandidate
 from fusec.target_api.worker import WorkerKernel
 from fusec.verify import endurance, faults, state
 from fusec.verify.guard import GUARD, Area
@@ -145,10 +146,15 @@ def run(
                 _say(report, _endured(body, source, call, result_file, report, gate))
                 return
             kept = _Kept()
+            looked = _Looked()
             for index, case in enumerate(body["cases"]):
                 outcome = _run_case(
                     body["runs"], index, case, source, call, result_file, report, kept
                 )
+                free = "problem" in outcome or getattr(call, "compiles", False)
+                words = "" if free else looked.changes(len(body["runs"]))
+                if words:
+                    outcome = {"problem": "state", "words": words, "calls": len(body["runs"])}
                 if "problem" in outcome:
                     _say(report, {"result": outcome})
                     return
@@ -171,6 +177,7 @@ def _run_case(
     first: list[Area] = []
     seconds = 0.0
     same = []
+    grown = []
     for run_index, (at_end, threads) in enumerate(plan):
         if run_index == 0:
             areas = kept.areas(operands, at_end=at_end)
@@ -182,6 +189,7 @@ def _run_case(
         if "problem" in outcome:
             return outcome
         seconds = seconds or outcome["seconds"]
+        grown.append(outcome["grown"])
         # The parent need not look at what is bit for bit what the first run wrote.
         same.append(
             bool(first)
@@ -200,6 +208,9 @@ def _run_case(
             first = areas
         else:
             _release(areas)
+    words = endurance.leaks(grown) if isinstance(call, LibraryCandidate) else ""
+    if words:
+        return {"problem": "state", "words": words, "calls": len(plan)}
     return {"seconds": seconds, "same": same}
 
 
@@ -207,6 +218,21 @@ def _writes_above(call: WorkerKernel, arguments: Sequence[InArea], sizes: Sequen
     """Run a kernel once more where its caller's part of the stack is watched, if it can be."""
     look = getattr(call, "writes_above", None)
     return look is not None and bool(look(arguments, sizes, 1))
+
+
+class _Looked:
+    """What a case's runs change of torch and print, whatever their values are."""
+
+    def __init__(self) -> None:
+        self._state, self._threads = state.of_torch(), threading.enumerate()
+        self._printed = endurance.printed(1)
+
+    def changes(self, calls: int) -> str:
+        """Return what is wrong with the calls since the last time, in words; empty if nothing."""
+        before, self._printed = self._printed, endurance.printed(1)
+        return endurance.floods(self._printed - before, calls) or state.changes_of_torch(
+            self._state, self._threads
+        )
 
 
 class _Kept:
@@ -402,9 +428,12 @@ def _guarded(
         area.lock()
     # What nobody has written is another thing in each run, not what happens to lie there.
     this_system().dirty_memory(POISON_FLOAT[index % 2])
+    given = list(map(InArea, operands, areas))
+    used = this_system().bytes_in_use()
     started = time.perf_counter()
-    code = call(list(map(InArea, operands, areas)), sizes, threads)
+    code = call(given, sizes, threads)
     seconds = time.perf_counter() - started
+    grown = this_system().bytes_in_use() - used
     for area in locked.values():
         area.unlock()
     if code:
@@ -421,7 +450,7 @@ def _guarded(
             at = _changed_gap(operand, area, source, index)
             if at >= 0:
                 return {"problem": "gap", "name": operand.name, "element": at}
-    return {"seconds": seconds}
+    return {"seconds": seconds, "grown": grown}
 
 
 def _write_results(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -28,6 +29,8 @@ _WINDOW = 24
 # Two windows in a row, so that what is made once counts once.
 _WINDOWS = 2
 _LEAST_LEAK = 16
+# In the few calls on one case; threads that are new bring something of their own.
+_LEAST_LEAK_OF_FEW = 4096
 # More than so much printed in one call floods a notebook.
 _PRINTED = 1 << 14
 # Calls with nothing in between, and how long they may take.
@@ -75,7 +78,7 @@ def endure(
         while counted.calls < asked["calls"] and time.perf_counter() < deadline:
             counted()
         changed = state.changes(before, threads=threads, tasks=tasks)
-    if _printed(log) >= OUTPUT_LIMIT:
+    if printed(log) >= OUTPUT_LIMIT:
         changed = f"prints more than {OUTPUT_LIMIT >> 20} MB in {counted.calls} calls"
     if changed:
         return {"problem": "state", "words": changed, "calls": counted.calls}
@@ -152,7 +155,7 @@ def _many(counted: _Counted, log: int) -> str:
         if time.perf_counter() - started > _LONG:
             return ""
     growth = []
-    printed = _printed(log)
+    before = printed(log)
     for _ in range(_WINDOWS):
         used = this_system().bytes_in_use()
         for _ in range(_WINDOW):
@@ -161,17 +164,33 @@ def _many(counted: _Counted, log: int) -> str:
         if time.perf_counter() - started > _LONG:
             break
     if min(growth) >= _LEAST_LEAK:
-        return f"never frees {_amount(min(growth))} that it allocates in each call"
+        return _leaks(min(growth))
     calls = _WINDOW * len(growth)
-    written = _printed(log)
+    written = printed(log)
     if written >= OUTPUT_LIMIT:
         return f"prints more than {OUTPUT_LIMIT >> 20} MB in {counted.calls} calls"
-    if (written - printed) // calls > _PRINTED:
-        return f"prints {_amount((written - printed) // calls)} in each call"
-    return ""
+    return floods(written - before, calls)
 
 
-def _printed(log: int) -> int:
+def leaks(grown: Sequence[int]) -> str:
+    """Return that each of a few calls has left so many bytes in use; empty if one has not."""
+    least = min(grown) if len(grown) > 1 else 0
+    return _leaks(least) if least >= _LEAST_LEAK_OF_FEW else ""
+
+
+def _leaks(size: int) -> str:
+    return f"never frees {_amount(size)} that it allocates in each call"
+
+
+def floods(printed: int, calls: int) -> str:
+    """Return that so many bytes in so many calls are too much for a notebook; empty if not."""
+    each = printed // calls
+    return f"prints {_amount(each)} in each call" if each > _PRINTED else ""
+
+
+def printed(log: int) -> int:
+    """Return how much has been printed to a file."""
+    sys.stdout.flush()
     this_system().flush()
     return os.fstat(log).st_size
 
@@ -210,4 +229,4 @@ def bound(
     return functools.partial(candidate, arguments, sizes, threads)
 
 
-__all__ = ["bound", "burst", "endure"]
+__all__ = ["bound", "burst", "endure", "floods", "leaks", "printed"]

@@ -16,11 +16,17 @@ import torch
 
 from fusec.memory.strided import empty_like_strided, write_strided
 
-Kind = Literal["similar", "magnitudes", "adversarial", "nonfinite"]
+Kind = Literal["similar", "magnitudes", "adversarial", "nonfinite", "negative", "positive", "zeros"]
 
 # How many elements of an adversarial tensor are special: few NaN, since they spread.
 _SHARE = 0.15
 _SHARE_NONFINITE = 0.02
+
+# What people write in a condition.
+_ROUND = (0.5, -0.5, *range(2, 11), -2, -3, 42, 100, 1000)
+
+# Of so few rows none is given up.
+_FEW_ROWS = 4
 
 _PERIOD = 1_000_003
 # A millionth to a million, in powers of two.
@@ -42,8 +48,9 @@ def fresh_inputs(
         tensors: The originals.
         kind: ``similar`` draws values of the same character; ``magnitudes`` scales each of them by
             a power of two, from a millionth to a million; ``adversarial`` sprinkles signed
-            zeros, denormals and large magnitudes over them; ``nonfinite`` sprinkles NaN and
-            infinities.
+            zeros, denormals, round numbers and large magnitudes over them; ``nonfinite`` sprinkles
+            NaN and infinities; ``negative``, ``positive`` and ``zeros`` have no others, where
+            that may be: a maximum that begins with zero is right on all the rest.
         seed: For tests; a secret one by default.
     """
     generator = torch.Generator().manual_seed(secret_seed() if seed is None else seed)
@@ -64,7 +71,7 @@ def fresh_like(tensor: torch.Tensor, generator: torch.Generator, kind: Kind) -> 
     elif original.dtype is torch.bool:
         share = float(original.double().mean())
         # Not all of one kind, where the original is: a mask that is never looked at would pass.
-        share = min(max(share, 0.05), 0.95)
+        share = 0.0 if kind == "zeros" else min(max(share, 0.05), 0.95)
         values = torch.rand(original.shape, generator=generator) < share
     else:
         values = _integers(original, generator)
@@ -93,12 +100,21 @@ def _floats(original: torch.Tensor, generator: torch.Generator, kind: Kind) -> t
         values = _scaled(values, original.dtype, generator)
         if high > 0:
             values[0] = values[0].abs()
+    elif kind == "zeros":
+        values = torch.zeros_like(values)
+    elif kind == "positive":
+        values = values.abs() if high > 0 else values
+    elif kind == "negative":
+        values = -values.abs() if low < 0 else values
     elif kind != "similar":
         special = _special(original.dtype, kind, low, mean, spread)
         values = _sprinkle(values, special, generator)
         if kind == "adversarial" and values.numel() > 1:
             # What asks a value before it does its work asks the first one, or the last.
             values[0], values[-1] = max(special), min(special)
+        if kind == "nonfinite" and original.dim() > 1 and len(original) > _FEW_ROWS:
+            # A row that is masked altogether.
+            values[: count // len(original)] = float("-inf")
     values = values.to(original.dtype if original.dtype.itemsize > 1 else torch.float32)
     return values.repeat(-(-count // drawn))[:count].reshape(original.shape)
 
@@ -125,6 +141,7 @@ def _special(dtype: torch.dtype, kind: Kind, low: float, mean: float, spread: fl
     large = min(1e4 * max(spread, abs(mean), 1e-3), info.max / 8)
     tiny = info.smallest_normal / 4
     values = [0.0, -0.0, tiny, -tiny, large, -large, info.eps, 1.0, -1.0]
+    values += [number for number in _ROUND if abs(number) <= large]
     return [abs(value) for value in values] if low >= 0 else values
 
 

@@ -37,6 +37,8 @@ _PRIVILEGED = "it is for the operating system alone"
 _FAR = "it goes to another segment, where nothing of a kernel is"
 _NOT_DONE = "it is none of the instructions that only compute"
 _BETWEEN = "jumps between instructions, where something else may stand"
+_ENDS = "it ends the process where it is reached"
+_FIXED = "reads or writes memory at a fixed address, where nothing of a kernel lies"
 _UNKNOWN = "has bytes among its instructions that are none"
 # By mnemonic. What belongs to a family that computes and does not compute itself.
 _REFUSED = {
@@ -53,12 +55,17 @@ _REFUSED = {
     }.items()
     for name in names.split()
 }
+# What a run that reaches it explains better: said of what no run has reached.
+_SAID_BY_RUNS = frozenset({"UD0", "UD1", "UD2"})
+# They name an address and go nowhere.
+_NO_ACCESS = frozenset({"LEA", "NOP", "RESERVEDNOP"})
 # Words of 64-bit ARM by mask and value.
 _AARCH64 = (
     (0xFF00001F, 0xD4000001, "svc", _SYSTEM),
     (0xFF00001F, 0xD4000002, "hvc", _PRIVILEGED),
     (0xFF00001F, 0xD4000003, "smc", _PRIVILEGED),
     (0xFFE0001F, 0xD4400000, "hlt", _TRAP),
+    (0xFFE0001F, 0xD4200000, "brk", _ENDS),
     # msr to a system register; of them FPCR sets rounding and flushing
     (0xFFFFFFE0, 0xD51B4400, "msr fpcr", _MODES),
     (0xFFFFFFE0, 0xD51BD040, "msr tpidr_el0", _SEGMENTS),
@@ -78,12 +85,14 @@ class Odd:
         reason: What is wrong with it, in words that may follow ``it``.
         function: In which function of the library, as its table of symbols has it.
         jump: Whether it is where it leads to that is wrong, not what it is.
+        unreached: Whether it harms only where it is reached, which a run says better.
     """
 
     name: str
     reason: str
     function: str = ""
     jump: bool = False
+    unreached: bool = False
 
 
 def odd_instructions(
@@ -132,6 +141,8 @@ def _x86(code: bytes, address: int, *, strict: bool) -> Iterator[tuple[int, Odd]
             yield at, Odd("mov", _SEGMENTS)
         elif _touches_thread(instruction):
             yield at, Odd("fs", _THREAD)
+        elif _is_fixed(instruction):
+            yield at, Odd("", _FIXED, unreached=True)
     if strict:
         for at, target in targets:
             if address <= target < end and target not in starts:
@@ -148,6 +159,8 @@ def _judged(code: Any) -> tuple[Odd | None, bool, bool]:
     shown = mnemonic.lower()
     if mnemonic in _REFUSED:
         return Odd(shown, _REFUSED[mnemonic]), False, False
+    if mnemonic in _SAID_BY_RUNS:
+        return Odd(shown, _ENDS, unreached=True), False, True
     one = Instruction()
     one.code = code
     if one.is_jmp_far or one.is_call_far or one.is_jmp_far_indirect or one.is_call_far_indirect:
@@ -190,12 +203,25 @@ def _touches_thread(instruction: Any) -> bool:
     return not looks
 
 
+def _is_fixed(instruction: Any) -> bool:
+    """Whether it goes to an address that stands in it as a number."""
+    from iced_x86 import Mnemonic, Register
+
+    nothing = Register.NONE
+    return bool(
+        instruction.memory_displ_size
+        and instruction.memory_base == instruction.memory_index == nothing
+        and instruction.segment_prefix == nothing
+        and _names(Mnemonic)[instruction.mnemonic] not in _NO_ACCESS
+    )
+
+
 def _aarch64(code: bytes, address: int) -> Iterator[tuple[int, Odd]]:
     for at in range(0, len(code) - 3, 4):
         word = int.from_bytes(code[at : at + 4], "little")
         for mask, value, name, why in _AARCH64:
             if word & mask == value:
-                yield address + at, Odd(name, why)
+                yield address + at, Odd(name, why, unreached=why is _ENDS)
                 break
         else:
             if word & _MSR[0] == _MSR[1] and word & 0xFFFFFFE0 != _HARMLESS_MSR:

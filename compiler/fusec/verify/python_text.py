@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
+import importlib
+import importlib.util
 import symtable
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import ModuleType
 
 from fusec.target_api.permitted import Permitted
 from fusec.verify.words import Finding
@@ -51,8 +55,14 @@ _ATTRIBUTES = frozenset(
     resize_as_ set_ storage untyped_storage share_memory_ numpy tofile dump save detach_ t_
     transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_ rename_ apply_ map_ module_load
     gi_frame gi_code f_back f_globals f_locals f_builtins f_code tb_frame tb_next cr_frame ag_frame
-    mro
+    mro register_prehook add_pre_run_hook pre_run_hooks device_caches used_global_vals preload
+    create_binder fn
     """.split()
+)
+# These draw from the numbers that the notebook draws from, too.
+_DRAWS = frozenset(
+    "normal_ uniform_ random_ bernoulli bernoulli_ cauchy_ exponential_ geometric_ log_normal_ "
+    "multinomial".split()
 )
 # What makes a value for the whole file: of these nothing can be kept.
 _PURE = frozenset(
@@ -71,18 +81,20 @@ def problem(text: str, permitted: Permitted) -> Finding | None:
     """
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+        names = _names(tree)
+        found = sorted(
+            [
+                *_imports(tree, permitted.packages),
+                *_within(tree, _foreign_names(text)),
+                *_modules(tree, names, permitted.modules),
+                *_kept(tree, names, permitted),
+                *_loops(tree),
+            ]
+        )
+    except (SyntaxError, ValueError):
         return None
-    names = _names(tree)
-    found = sorted(
-        [
-            *_imports(tree, permitted.packages),
-            *_within(tree, _foreign_names(text)),
-            *_modules(tree, names, permitted.modules),
-            *_kept(tree, names, permitted),
-            *_loops(tree),
-        ]
-    )
+    except (RecursionError, MemoryError):
+        return Finding("compile", "it is nested deeper than Python can read")
     if not found:
         return None
     line, reason = found[0]
@@ -120,7 +132,13 @@ def _imports(tree: ast.Module, may_import: Collection[str]) -> Iterator[tuple[in
 def _within(tree: ast.Module, foreign: Collection[str]) -> Iterator[tuple[int, str]]:
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Global):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if node.name.startswith("__") and node.name != "__init__":
+                yield node.lineno, f"has {node.name}, which Python calls by itself"
+        elif isinstance(node, ast.MatchClass):
+            for name in node.kwd_attrs:
+                yield from _attribute(node.lineno, name)
+        elif isinstance(node, ast.Global):
             kept = ", ".join(node.names)
             yield node.lineno, f"keeps `{kept}` from call to call"
         elif isinstance(node, ast.Name):
@@ -129,9 +147,8 @@ def _within(tree: ast.Module, foreign: Collection[str]) -> Iterator[tuple[int, s
             elif node.id in foreign:
                 yield node.lineno, f"names {node.id}: {_REACHES}"
         elif isinstance(node, ast.Attribute):
-            if node.attr.startswith("_") or node.attr in _ATTRIBUTES:
-                yield node.lineno, f"names {node.attr}: {_REACHES}"
-            elif isinstance(node.value, ast.Name) and node.value.id in functions:
+            yield from _attribute(node.lineno, node.attr)
+            if isinstance(node.value, ast.Name) and node.value.id in functions:
                 yield node.lineno, f"names {ast.unparse(node)}: {_REACHES}"
         elif isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)):
             yield from _changed(node)
@@ -139,6 +156,13 @@ def _within(tree: ast.Module, foreign: Collection[str]) -> Iterator[tuple[int, s
             yield from _bound(node.target)
         elif isinstance(node, ast.withitem) and node.optional_vars is not None:
             yield from _bound(node.optional_vars)
+
+
+def _attribute(line: int, name: str) -> Iterator[tuple[int, str]]:
+    if name.startswith("_") or name in _ATTRIBUTES:
+        yield line, f"names {name}: {_REACHES}"
+    elif name in _DRAWS:
+        yield line, f"names {name}: it draws from torch's random numbers"
 
 
 def _is_foreign(name: str) -> bool:
@@ -170,7 +194,10 @@ def _modules(
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
-                yield from _asked(node.lineno, f"{node.module}.{alias.name}", modules)
+                if alias.name == "*":
+                    yield node.lineno, f"imports all of {node.module}: {_REACHES}"
+                else:
+                    yield from _asked(node.lineno, f"{node.module}.{alias.name}", modules)
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 if "." in alias.name:
@@ -205,15 +232,42 @@ def _asked(
     module = parts[0]
     if module not in modules:
         return  # said of its import
-    for number, part in enumerate(parts[1:], 1):
+    for part in parts[1:]:
         may = modules[module]
-        if part not in may if may else part.startswith("_") or part in _STRANGERS:
-            said = ".".join(parts[: number + 1])
-            yield line, f"calls {said}: it is none of what a kernel may ask of {parts[0]}"
-            return
+        refused = part not in may if may else part.startswith("_") or part in _STRANGERS
         module = f"{module}.{part}"
-        if module not in modules:
-            return
+        if module in modules and not refused:
+            continue
+        there = None if refused else _there(module)
+        if refused or isinstance(there, ModuleType):
+            yield line, f"calls {module}: it is none of what a kernel may ask of {parts[0]}"
+        elif module != path and callable(there) and not isinstance(there, type):
+            yield line, f"names {path}: {_REACHES}"
+        return
+
+
+@functools.cache
+def _there(path: str) -> object:
+    """Return what a path of names leads to; None where that is not to be had.
+
+    Modules have as attributes what they import themselves, which no list of names knows.
+    """
+    owner, _, name = path.rpartition(".")
+    if not owner:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            return None
+    parent = _there(owner)
+    found = getattr(parent, name, None)
+    if found is None and isinstance(parent, ModuleType):
+        try:
+            known = importlib.util.find_spec(path)
+        except (ImportError, ValueError):
+            known = None
+        if known is not None:
+            return importlib.import_module(path)
+    return found
 
 
 def _bound(target: ast.expr) -> Iterator[tuple[int, str]]:
@@ -297,6 +351,12 @@ def _loops(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.While) and node not in kernels:
             yield node.lineno, "has a `while` outside of its kernels, which may never end"
+        elif isinstance(node, ast.Call) and _is_called(node, "iter", 2):
+            yield node.lineno, "has an `iter` of a function, which may never end"
+
+
+def _is_called(node: ast.Call, name: str, arguments: int) -> bool:
+    return isinstance(node.func, ast.Name) and node.func.id == name and len(node.args) >= arguments
 
 
 __all__ = ["problem"]

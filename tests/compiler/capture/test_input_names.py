@@ -40,3 +40,16 @@ def test_layers_of_a_sequential_are_told_apart() -> None:
     (graph,) = compiled.graphs
     names = {argument.name for kernel in graph.kernels for argument in kernel.signature.arguments}
     assert {"model_0_weight", "model_2_weight", "model_0_bias", "model_2_bias"} <= names
+
+
+def test_what_an_optimizer_updates_is_called_as_it_calls_it() -> None:
+    torch._dynamo.reset()
+    layer = torch.nn.Linear(5, 3)
+    optimizer = torch.optim.Adam(layer.parameters())
+    step = fusec.compile(optimizer.step)
+    layer(torch.ones(2, 5)).sum().backward()
+    step()
+    kernels = [kernel for graph in step.graphs for kernel in graph.kernels]
+    found = {a.name for k in kernels for a in k.signature.arguments if a.role != "in"}
+    assert {"exp_avg", "exp_avg_sq", "param"} <= found
+    assert not [name for name in found if name.startswith("arg")]

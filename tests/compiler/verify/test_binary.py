@@ -77,6 +77,18 @@ def test_a_lock_of_a_critical_section_and_constants_are_no_state():
     assert binary.problem(facts(text), text) is None
 
 
+def test_a_table_of_a_template_is_of_its_own_library():
+    """g++ would make one of all that a process has loaded: an edit computed with another's."""
+    import lief
+
+    table = "template <class T> struct S { static const float k[4]; };\n"
+    table += "template <class T> const float S<T>::k[4] = {1, 2, 3, 4};\n"
+    code = "for (int64_t i = 0; i < n; ++i) out[i] = S<int>::k[i & 3];\n"
+    library = vk.build_library(vk.cpp(code).replace('extern "C" int', f'{table}extern "C" int', 1))
+    symbols = lief.parse(str(library)).dynamic_symbols
+    assert not [s.name for s in symbols if s.binding == lief.ELF.Symbol.BINDING.GNU_UNIQUE]
+
+
 def test_what_is_no_library(tmp_path):
     (tmp_path / "kernel.so").write_bytes(b"no library at all")
     with pytest.raises(ValueError, match="library"):
@@ -90,6 +102,9 @@ def test_what_is_no_library(tmp_path):
         ('__asm__ volatile ("syscall");', "assembly"),
         ("_mm_setcsr(0x8040);", "_mm_setcsr"),
         ("_MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);", "denormals"),
+        ("__cxa_pure_virtual();", "it ends the process"),
+        ("out[0] = (long)__builtin_return_address(0);", "it tells who calls it"),
+        ("out[0] = __TIME__[7];", "another kernel of the same text"),
     ],
 )
 def test_what_no_file_shows(code, reason):
@@ -98,6 +113,37 @@ def test_what_no_file_shows(code, reason):
     assert reason in found.reason
     assert found.line == 11
     assert binary.source_problem(vk.cpp(f"// {code}\nputs({code!r});")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('int x;\n#include "/tmp/constants.h"\n', 2),
+        ('int x;\n\n  # /* a */ include "constants.h"\n', 3),
+        ("#define FILE <cmath>\n#include FILE\n", 2),
+        ("%:include </etc/passwd>\n", 1),
+        ("#include <../constants.h>\n", 1),
+        ('#inc\\\nlude "constants.h"\n', 1),
+        ('#if __has_include("constants.h")\n#endif\n', 1),
+        ('#embed "constants.h"\n', 1),
+        ('#include <cmath>\n#include <sys/types.h>\n#include "helpers.h" // below\n', None),
+        ("#if __has_include(<cmath>)\n#endif\n", None),
+        ('const char* text = "\\\n#include \\"constants.h\\"";\n', None),
+    ],
+)
+def test_files_beside_a_kernel(text, line):
+    found = binary.source_problem(text)
+    assert (found and found.line) == line
+    assert found is None or found.reason.startswith("includes a file")
+
+
+@pytest.mark.parametrize("begins", ["/* ", 'R"(', 'R"x(', "'\\\n", "1'", "\n"])
+@pytest.mark.timeout(20)
+def test_what_has_no_end_is_read_in_time(begins):
+    """A text is read in the notebook's own process, where nothing ends a search that takes long."""
+    text = begins * 100_000
+    assert len(binary.without_comments(text)) == len(text)
+    assert binary.source_problem(text) is None
 
 
 def test_assembly_without_an_instruction():

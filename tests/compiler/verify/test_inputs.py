@@ -8,7 +8,7 @@ import torch
 from fusec.memory.strided import clone_strided
 from fusec.verify.inputs import fresh_inputs, secret_seed
 
-KINDS = ["similar", "adversarial", "nonfinite"]
+KINDS = ["similar", "adversarial", "nonfinite", "negative", "positive", "zeros"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -50,6 +50,25 @@ def test_similar_floats():
     assert fresh.mean().item() == pytest.approx(50, rel=0.01)
     assert fresh.std().item() == pytest.approx(3, rel=0.05)
     assert not torch.equal(fresh, x)
+
+
+def test_one_side_alone():
+    x = torch.randn(200)
+    ((low,), (high,), (none,)) = (
+        fresh_inputs([x], kind=kind) for kind in ("negative", "positive", "zeros")
+    )
+    assert low.max() <= 0
+    assert high.min() >= 0
+    assert not none.any()
+    assert low.unique().numel() > 100
+    shares = torch.rand(200)  # which may have to be positive
+    assert fresh_inputs([shares], kind="negative")[0].min() >= 0
+
+
+def test_a_row_that_is_masked():
+    (fresh,) = fresh_inputs([torch.randn(64, 32)], kind="nonfinite")
+    assert (fresh[0] == float("-inf")).all()
+    assert fresh[1:].isfinite().any()
 
 
 def test_secret_seeds_differ():

@@ -38,7 +38,6 @@ REFUSED = {
 HARMLESS = [
     "90",
     "c3",
-    "0f0b",
     "f30f1efa",
     "c5f458c2",
     "62f17c4858c2",
@@ -48,6 +47,14 @@ HARMLESS = [
     "64488b042528000000",  # mov rax, fs:0x28: the stack's guard
     "6448330c2528000000",  # xor rcx, fs:0x28
 ]
+
+
+# A run that reaches them says it better.
+UNREACHED = {
+    "ud2": "0f0b",
+    "a store to 8": "c704250800000001000000",  # mov dword ptr [8], 1
+    "a load from 4096": "8b042500100000",
+}
 
 
 def found(code, machine="x86_64", **options):
@@ -61,7 +68,16 @@ def test_refuses(name):
     assert found("90" + REFUSED[name] + "c3") == [name]
 
 
-@pytest.mark.parametrize("code", HARMLESS)
+@pytest.mark.parametrize("name", UNREACHED)
+def test_said_of_what_no_run_reached(name):
+    (odd,) = (odd for _, odd in odd_instructions(bytes.fromhex(UNREACHED[name]), 0x1000, "x86_64"))
+    assert odd.unreached
+    facts = binary.LibraryFacts(odd=(odd,))
+    assert binary.problem(facts.at_once, "") is None
+    assert binary.problem(facts.unreached, "").stage == "unsafe"
+
+
+@pytest.mark.parametrize("code", [*HARMLESS, "8d042508000000", "8b0c8500000000"])
 def test_lets_by(code):
     assert found(code) == []
 
@@ -102,7 +118,7 @@ def test_bytes_that_are_no_instruction():
         ("00443bd5", None),  # it reads fpcr
         ("20441bd5", None),  # flags that nobody reads
         ("c0035fd6", None),
-        ("200020d4", None),  # brk, a trap
+        ("200020d4", "brk"),  # a trap
     ],
 )
 def test_of_arm(word, name):

@@ -49,6 +49,20 @@ REFUSED = {
     "a compiled kernel's own": ("    launch.cache.clear()\n", "names launch.cache"),
     "an attribute in a loop": ("    for tl.cdiv in (1,):\n        pass\n", "changes tl.cdiv"),
     "an attribute among others": ("    a, tl.cdiv = 1, 2\n", "changes tl.cdiv"),
+    "an attribute by a pattern": (
+        "    match launch:\n        case f(__globals__=g):\n            g.clear()\n",
+        "names __globals__",
+    ),
+    "torch's random numbers": ("    x.new_empty(3).normal_()\n", "names normal_: it draws from"),
+    "hooks of a function of the language's": (
+        "    tl.sum.add_pre_run_hook(print)\n",
+        "names add_pre_run_hook",
+    ),
+    "what Python calls by itself": (
+        "    class A:\n        def __del__(self):\n            pass\n",
+        "has __del__",
+    ),
+    "a call without end": ("    for _ in iter(int, 1):\n        pass\n", "has an `iter`"),
     "a loop": ("    while n:\n        n |= 1\n", "has a `while` outside of its kernels"),
 }
 
@@ -66,7 +80,59 @@ def test_refuses(name):
     assert found.stage == "unsafe"
     assert found.reason.startswith(reason)
     assert found.reason.endswith("say --trust if it has to be there")
-    assert text.splitlines()[found.line - 1] == code.splitlines()[0]
+    line = text.splitlines()[found.line - 1]
+    assert line in code.splitlines()
+    assert line not in vk.TRITON.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("tl.random.tl.os.abort()", "calls triton.language.random"),
+        ("m = tl.random; m.tl.os.abort()", "calls triton.language.random"),
+        ("import triton.language.random as r; r.tl.os.abort()", "calls triton.language.random"),
+        ("from triton.language import random as r; r.tl.os.abort()", "calls triton.language.rand"),
+        ("tl.extra.cuda.utils.core.os.abort()", "calls triton.language.extra.cuda.utils"),
+        ("tl.sum.run()", "names triton.language.sum.run"),
+    ],
+)
+def test_modules_that_a_module_has_imported(code, said):
+    pytest.importorskip("triton")
+    found = problem(vk.TRITON.replace(LAUNCH, f"{LAUNCH}    {code}\n"))
+    assert found is not None
+    assert found.reason.startswith(said)
+
+
+def test_all_of_a_module():
+    found = problem(f"from typing import *\n{vk.TRITON}")
+    assert found is not None
+    assert (found.line, found.reason[:22]) == (1, "imports all of typing:")
+
+
+def test_a_module_of_python_that_has_imported_others():
+    text = vk.TRITON.replace("import torch\n", "import torch\nimport typing\n")
+    code = "    typing.operator.attrgetter('imag')(x)\n"
+    found = problem(text.replace(LAUNCH, LAUNCH + code))
+    assert found is not None
+    assert found.reason.startswith("calls typing.operator: it is none of what")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x = " + "-" * 200_000 + "1\n", "x = a" + ".b" * 100_000 + "\n", "x = 1" + "+1" * 50_000],
+)
+def test_what_is_nested_deeper_than_python_can_read(text):
+    found = problem(vk.TRITON + text)
+    assert found is None or found.stage == "compile"
+    verdict = vk.check(vk.TRITON + text, target="triton", n=64, timed=False, kinds=())
+    assert (verdict.ok, verdict.stage) == (False, "compile")
+
+
+@pytest.mark.parametrize(
+    "line", ["def f(a, a): pass", "nonlocal x", "from __future__ import braces"]
+)
+def test_what_python_finds_later_than_in_reading(line):
+    assert problem(f"{line}\n{vk.TRITON}") is None  # the target says what is wrong with that
 
 
 @pytest.mark.parametrize(

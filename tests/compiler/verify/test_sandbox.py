@@ -245,10 +245,13 @@ def test_memory_is_limited():
 
 
 def test_what_it_prints_is_kept_and_limited():
-    result = run('for (int i = 0; i < 300000; i++) puts("hello there");\n' + vk.RIGHT)
+    result = run('for (int i = 0; i < 900; i++) puts("hello there");\n' + vk.RIGHT)
     assert result.ok
     assert result.details.startswith("hello there")
     assert len(result.details) < 10_000
+    result = run('for (int i = 0; i < 300000; i++) puts("hello there");\n' + vk.RIGHT)
+    assert not result.ok
+    assert result.reason.startswith("prints ")
 
 
 DTYPES = [

@@ -27,12 +27,20 @@ def is_ours(file: str) -> bool:
     return "/fuselab/" in file or ("/fusec/" in file and "/fusec/systems/" not in file)
 
 
+# The files that have asked for Triton, latest last; tests empty it.
+ASKED: list[str] = []
+
+
 class Missing(importlib.abc.MetaPathFinder):
     """Refuses Triton."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Say that there is no such module."""
         if name.partition(".")[0] == "triton":
+            frame = sys._getframe(1)
+            while frame.f_back is not None and "importlib" in frame.f_code.co_filename:
+                frame = frame.f_back
+            ASKED.append(frame.f_code.co_filename)
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
@@ -50,6 +58,12 @@ def audit(event: str, arguments: tuple[object, ...]) -> None:
             frame = frame.f_back
         if frame is not None and is_ours(frame.f_code.co_filename):
             raise RuntimeError(f"{event} of {arguments[0]} at {frame.f_code.co_filename}")
+
+
+def gone() -> set[str]:
+    """Return the names that are taken from modules of everybody's."""
+    tables = (LINUX, POSIX) if os.environ.get("FUSEC_BARE") == "plain" else (LINUX,)
+    return {name for table in tables for names in table.values() for name in names}
 
 
 def begin() -> None:

@@ -71,6 +71,9 @@ class Arrays(Protocol):
     def threads(self) -> int:
         """Return how many threads a kernel may use."""
 
+    def constant(self, value: Any) -> Any:
+        """Return an operator's argument that is no tensor, as ``call`` takes it."""
+
     def call(self, step: Operator, program: StoredProgram, given: Any) -> Sequence[Any]:
         """Call an operator; only where ``operators``."""
 
@@ -220,6 +223,10 @@ class NumpyArrays:
     def threads(self) -> int:
         """Return how many there were when the package was loaded."""
         return self._threads
+
+    def constant(self, value: Any) -> Any:
+        """Return the value."""
+        return value
 
     def call(self, step: Operator, program: StoredProgram, given: Any) -> Sequence[Any]:
         """Refuse: there is no torch."""

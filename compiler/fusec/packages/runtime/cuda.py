@@ -269,6 +269,10 @@ class CudaArrays:
         """Return one: they are the GPU's."""
         return 1
 
+    def constant(self, value: Any) -> Any:
+        """Return the value."""
+        return value
+
     def call(self, step: Operator, program: StoredProgram, given: Any) -> Sequence[Any]:
         """Refuse: there is no torch."""
         raise CannotRun(f"{step.name} is torch's")

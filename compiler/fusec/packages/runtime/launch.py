@@ -264,7 +264,8 @@ class Launch:
         if isinstance(value, list):
             parts = [self._argument(each) for each in value]
             return lambda there: [part(there) for part in parts]
-        return lambda there: value
+        fixed = self.arrays.constant(value)
+        return lambda there: fixed
 
     def _view(self, view: View) -> Callable[[list[Any]], Any]:
         number = view.buffer
@@ -279,6 +280,9 @@ class Launch:
         last = sum((n - 1) * step for n, step in zip(wide, steps, strict=True))
         if min([offset, *shape, *strides]) < 0 or (0 not in shape and (0 in wide or within > last)):
             raise CannotRun(f"{self.program.name} has a view beyond its memory")
+        if self._fixed[number] is not None:  # a weight: the same in every call
+            known = make(self._fixed[number], shape, strides, offset, view.dtype)
+            return lambda there: known
         return lambda there: make(there[number], shape, strides, offset, view.dtype)
 
     def _output(self, value: Any) -> Callable[[list[Any]], Any]:

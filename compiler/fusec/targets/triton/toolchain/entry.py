@@ -13,6 +13,8 @@ def check_entry(text: str, entry: str, generated: str) -> Mismatch | None:
         tree = ast.parse(text)
     except SyntaxError as error:
         return Mismatch("compile", f"{type(error).__name__}: {error.msg}", error.lineno)
+    except (RecursionError, MemoryError):
+        return Mismatch("compile", "it is nested deeper than Python can read")
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
     if entry not in functions:
         return Mismatch("signature", f"the function {entry}(...) is missing")

@@ -1,0 +1,40 @@
+"""What is right on random values, and wrong on the simplest ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fusec
+
+
+def compiled(rows):
+    call = fusec.compile(lambda x: x.amax(1), keep_inputs=True)
+    call(torch.randn(rows, 64))
+    (kernel,) = call.graphs[0].kernels
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("rows", "start", "said"),
+    [
+        (4, "0.0f", "on negative inputs alone"),  # of four rows none is masked
+        (64, "-1e30f", "on inputs with NaN and infinities"),
+    ],
+)
+def test_where_a_maximum_begins(rows, start, said):
+    kernel = compiled(rows)
+    text = kernel.source.replace("float row_max = -INFINITY", f"float row_max = {start}")
+    assert text != kernel.source
+    verdict = kernel.check(text, timed=False)
+    assert (verdict.ok, verdict.stage) == (False, "wrong")
+    assert said in verdict.reason
+
+
+@pytest.mark.parametrize("number", ["100.0f", "1000.0f"])
+def test_a_number_that_somebody_writes(number):
+    kernel, end = compiled(64), "        amax[i0] = row_max;"
+    assert end in kernel.source
+    text = kernel.source.replace(end, f"        if (row_max == {number}) row_max = 1;\n{end}")
+    verdict = kernel.check(text, timed=False)
+    assert (verdict.ok, verdict.stage) == (False, "wrong")

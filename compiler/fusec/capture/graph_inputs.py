@@ -14,19 +14,33 @@ from fusec.lower.names import NAMED, VIEWS, readable, traced_name
 
 # What changes whether operators are recorded for autograd, in a captured graph.
 _MODES_OF_GRADIENTS = frozenset({"_set_grad_enabled", "_enter_inference_mode"})
+# Where a graph has what an optimizer updates.
+_PARAMETER = re.compile(r"___param_groups_\d+__params___\d+$")
+_STATE = re.compile(r"^self___state_")
 # What sources say of where things are kept; ``fn`` is what a module is called by what wraps it.
 _PLUMBING = frozenset("L G self fn _parameters _buffers _modules _orig_mod forward".split())
 
 
-def input_names(module: fx.GraphModule) -> dict[int, str]:
-    """Return the user's own name of each graph input, by position."""
-    names: dict[int, str] = {}
+Names = dict[int | str, str]
+
+
+def input_names(module: fx.GraphModule) -> Names:
+    """Return the user's own name of each graph input, by position.
+
+    What an optimizer updates is no input to TorchDynamo: it is named by where the graph has it.
+    """
+    names: Names = {}
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for position, node in enumerate(placeholders):
         source = getattr(node.meta.get("grapharg"), "source", None)
         name = getattr(source, "name", None)
         text = name() if callable(name) else name
         names[position] = plain_name(text) if isinstance(text, str) else node.name
+    for node in module.graph.find_nodes(op="get_attr"):
+        if _PARAMETER.search(node.target):
+            names[node.target] = "param"
+        elif _STATE.search(node.target):
+            names[node.target] = re.sub(r"_\d+$", "", node.name)
     return names
 
 
@@ -116,19 +130,21 @@ def has_gaps(value: object) -> bool:
     return torch.empty_like(value, device="meta").stride() != value.stride()
 
 
-def name_inputs(module: fx.GraphModule, names: dict[int, str]) -> None:
+def name_inputs(module: fx.GraphModule, names: Names) -> None:
     """Note the user's names, as ``input_names`` found them, in a graph of AOTAutograd's."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for position, node in enumerate(placeholders):
         desc = node.meta.get("desc")
-        number = getattr(desc, "idx", position if len(placeholders) == len(names) else None)
-        if number in names:
-            node.meta[NAMED] = names[number]
+        place = getattr(desc, "idx", getattr(desc, "target", None))
+        if place is None and len(placeholders) == len(names):
+            place = position
+        if place in names:
+            node.meta[NAMED] = names[place]
 
 
 def name_gradients(
     module: fx.GraphModule,
-    names: dict[int, str],
+    names: Names,
     results: Sequence[str | None],
     saved: Mapping[str, str],
 ) -> None:
@@ -185,6 +201,7 @@ def result_names(module: fx.GraphModule) -> list[str | None]:
 
 
 __all__ = [
+    "Names",
     "has_subclasses",
     "input_names",
     "name_gradients",

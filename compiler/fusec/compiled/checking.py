@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from fusec.graph.simplify.attention_blocks import listed_inputs
 from fusec.ir.interpret import run_body
 from fusec.kernel import Kernel
 from fusec.kernel_source import Runnable, simulation
+from fusec.lower.names import traced_name
 from fusec.random import SameNumbers
 from fusec.report import Verdict
 from fusec.target_api.base import LibraryTarget, PythonTarget
@@ -149,7 +151,18 @@ def _output_names(graph: GraphCalls) -> list[str] | None:
         return None
     if not all(isinstance(node.meta.get("example_value"), torch.Tensor) for node in nodes):
         return None
-    return [node.name for node in nodes]
+    known = {node.name for node in graph.eager.graph.nodes}
+    called = [_called(node, known) for node in nodes]
+    return [
+        name if called.count(name) == 1 else node.name
+        for name, node in zip(called, nodes, strict=True)
+    ]
+
+
+def _called(node: fx.Node, known: set[str]) -> str:
+    """Return ``y`` for ``y_1``, the second of that name, and a module's for torch's ``input``."""
+    base = re.sub(r"_\d+$", "", node.name)
+    return traced_name(node) if base == "input" or base in known - {node.name} else node.name
 
 
 def _in_float64(graph: GraphCalls) -> ExactGraph | None:

@@ -151,7 +151,8 @@ def run(
                 outcome = _run_case(
                     body["runs"], index, case, source, call, result_file, report, kept
                 )
-                words = "" if "problem" in outcome else looked.changes(len(body["runs"]))
+                free = "problem" in outcome or getattr(call, "thrown_away", False)
+                words = "" if free else looked.changes(len(body["runs"]))
                 if words:
                     outcome = {"problem": "state", "words": words, "calls": len(body["runs"])}
                 if "problem" in outcome:

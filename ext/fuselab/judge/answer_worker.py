@@ -82,6 +82,8 @@ class Answer:
             a kernel ``library``.
     """
 
+    thrown_away = True  # with its process: it may draw random numbers, compile, start threads
+
     def __init__(self, request: Mapping[str, Any]) -> None:
         self.way = request["way"]
         self.entry = request["entry"]

@@ -209,9 +209,9 @@ def _tensors(task: TensorTask, text: str, timed: bool) -> AnswerVerdict:
     elif timed and task.limits.timed:
         findings += _speeds(task, program)
     bad = next((each for each in findings if not each.ok), None)
-    own = len(findings) - task.given
-    score = max(0.0, (sum(each.ok for each in findings) - task.given) / own)
     if bad is not None:
+        own = len(findings) - task.given  # at least one: what was given is right
+        score = max(0.0, (sum(each.ok for each in findings) - task.given) / own)
         stage = "counts" if bad.what in {"kernels", "calls", "breaks", "bytes"} else "speed"
         reason = f"it is right, but {bad.what}: {bad.found}, where {bad.wanted} is asked for"
         if stage == "speed" and is_busy():

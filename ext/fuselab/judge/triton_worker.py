@@ -42,6 +42,8 @@ class NothingStarted(Exception):
 class TritonAnswer:
     """An answer that has been loaded."""
 
+    thrown_away = True  # with its process: compilers start threads
+
     def __init__(self, request: Mapping[str, Any]) -> None:
         self.way = request["way"]
         self.names: Sequence[tuple[str, str]] = request["operands"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fusec.report import SourceLine, Timing, Verdict
-from fuselab.display import words
+from fuselab.display import noise, words
 from fuselab.display.bounds import Traffic, beaten
 from fuselab.display.pages.timings import peer_title
 from fuselab.display.totals import joined, sum_of, sum_of_limits, total_of
@@ -136,9 +136,10 @@ class MeasuredCell(CompiledCell):
             return self.limit
 
     def _set_limit(self) -> None:
-        """Take over the limit, unless eager itself was quicker: then it was another machine's."""
+        """Take over the limit, unless it was beaten: then the machine was slower when timed."""
         found = self.traffic.limit if self.traffic is not None else 0.0
-        self.limit = None if found <= 0 or beaten(found, self.eager) else found
+        faster = self.fused is not None and noise.pace(self.fused, found) is noise.Pace.FASTER
+        self.limit = None if found <= 0 or faster or beaten(found, self.eager) else found
 
     @property
     def simulated(self) -> bool:

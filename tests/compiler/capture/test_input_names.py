@@ -40,3 +40,33 @@ def test_layers_of_a_sequential_are_told_apart() -> None:
     (graph,) = compiled.graphs
     names = {argument.name for kernel in graph.kernels for argument in kernel.signature.arguments}
     assert {"model_0_weight", "model_2_weight", "model_0_bias", "model_2_bias"} <= names
+
+
+def test_outputs_are_called_as_the_user_calls_them() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Dropout(0.5))
+
+    def run(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x + 1
+        y = y * 2
+        z_1 = y.sin()
+        return y, z_1, model(x)
+
+    compiled = fusec.compile(run, keep_inputs=True)
+    compiled(torch.ones(3, 4))
+    (graph,) = compiled.graphs
+    assert [output.name for output in graph.verify().outputs] == ["y", "z_1", "model_2"]
+    names = {a.name for kernel in graph.kernels for a in kernel.signature.arguments}
+    assert not [name for name in names if name.startswith("input")]
+
+
+def test_what_an_optimizer_updates_is_called_as_it_calls_it() -> None:
+    torch._dynamo.reset()
+    layer = torch.nn.Linear(5, 3)
+    optimizer = torch.optim.Adam(layer.parameters())
+    step = fusec.compile(optimizer.step)
+    layer(torch.ones(2, 5)).sum().backward()
+    step()
+    kernels = [kernel for graph in step.graphs for kernel in graph.kernels]
+    found = {a.name for k in kernels for a in k.signature.arguments if a.role != "in"}
+    assert {"exp_avg", "exp_avg_sq", "param"} <= found
+    assert not [name for name in found if name.startswith("arg")]

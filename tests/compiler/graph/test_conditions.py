@@ -103,6 +103,16 @@ def test_windows_of_one_pixel(fake: FakeTensorMode, monkeypatch: pytest.MonkeyPa
     for given in each_changing(fake, *shapes):
         assert not fits(_convolution(_images(given[0]), torch.empty(given[1]))), given
 
+    def backward(gradient: torch.Tensor, image: torch.Tensor = image) -> fx.Node:
+        more = ([0], (1, 1), (0, 0), (1, 1), False, (0, 0), 1, [True, True, False])
+        return node_of(aten.convolution_backward.default, gradient, image, weight, *more)
+
+    assert fits(backward(image))
+    assert not fits(backward(torch.empty(shapes[0]))), "the gradient is no matrix of pixels"
+    assert not fits(backward(image, torch.empty(shapes[0])))
+    for (changed,) in each_changing(fake, shapes[0]):
+        assert not fits(backward(_images(changed)))
+
 
 def test_gradients_of_windows_of_one_channel(fake: FakeTensorMode) -> None:
     shapes = (2, 32, 16, 16), (2, 32, 16, 16), (32, 1, 3, 3)

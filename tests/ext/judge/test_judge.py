@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +169,11 @@ def test_a_number_that_no_float_holds_is_wrong() -> None:
     verdict = judge(task, f"def {task.entry}(*given): return 10**400\n")
     assert not verdict.ok
     assert "cannot be held against what is right" in verdict.reason
+
+
+def test_what_is_right_but_untimed_passes() -> None:
+    """Nothing is left to ask of an answer that begins right: that is no division by nothing."""
+    task = replace(cheats.SCALED, given=1)
+    verdict = judge(task, cheats.cpp(cheats.LOOP), timed=False)
+    assert verdict.ok
+    assert verdict.score == 1.0

@@ -104,6 +104,7 @@ _SYMBOLIC = re.compile(r"([\w\[\]'\".]+)\.(size|stride)\(\)\[(\d+)\]")
 _OF_CLASS = re.compile(r"dict\(type\(([^()]*)\)\.__dict__\)\['(\w+)'\]")
 
 # What a module holds, in the words of TorchDynamo.
+_KEY = re.compile(r"\[list\(dict\.keys\([^()]*\)\)\[(\d+)\]\]")
 _PARTS = re.compile(
     r"(?:\._(?:modules|parameters|buffers)|\.?__dict__\['_(?:modules|parameters|buffers)'\])"
     r"\['([\w.]+)'\]"
@@ -250,6 +251,8 @@ def _name_of(guard: Any) -> str:
 def readable_name(name: str) -> str:
     """Return ``0.weight`` for ``L['fn']._modules['0']._parameters['weight']``."""
     text = re.sub(r"[LG]\['(\w+)'\]", r"\1", name)
+    while (found := _KEY.sub(r"[key \1]", text)) != text:  # the inner ones first
+        text = found
     count = 1
     while count:  # what a class has, which may be within what it wraps
         text, count = _OF_CLASS.subn(r"\1.\2", text)

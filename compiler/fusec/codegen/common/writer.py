@@ -46,6 +46,8 @@ class LineWriter:
     def add(self, text: str, sources: Iterable[SourceLine | None] = ()) -> None:
         """Write a line as it is, indented."""
         known = tuple(dict.fromkeys(s for s in sources if s is not None))
+        if text.startswith("//") and text.rstrip().endswith("\\"):
+            text += " ..."  # the user's line goes on; in C++ the comment would, into the next line
         self.lines.append(Line(INDENT * self.depth + text if text else "", known))
 
     def include(self, other: LineWriter, depth: int) -> None:

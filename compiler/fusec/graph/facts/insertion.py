@@ -8,7 +8,11 @@ from typing import Any
 from torch import fx
 from torch._guards import detect_fake_mode
 
-_NOTES = ("stack_trace", "from_node", "seq_nr", "partitioner_tag", "recompute")
+# What a node that stands for another one takes over: where it comes from, what it is called by.
+NOTES = (
+    *("stack_trace", "from_node", "nn_module_stack", "fwd_nn_module_stack"),
+    *("seq_nr", "partitioner_tag", "recompute"),
+)
 
 
 def caller(graph: fx.Graph, like: fx.Node) -> Callable[..., fx.Node]:
@@ -25,10 +29,10 @@ def caller(graph: fx.Graph, like: fx.Node) -> Callable[..., fx.Node]:
         assert fake is not None
         with fake:
             made.meta["val"] = target(*values[0], **values[1])
-        made.meta.update({key: like.meta[key] for key in _NOTES if key in like.meta})
+        made.meta.update({key: like.meta[key] for key in NOTES if key in like.meta})
         return made
 
     return call
 
 
-__all__ = ["caller"]
+__all__ = ["NOTES", "caller"]

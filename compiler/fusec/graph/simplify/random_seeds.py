@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch._guards import detect_fake_mode
 
+from fusec.graph.facts.insertion import NOTES
 from fusec.random import RULES, Source, may_replace, random_seed
 
 
@@ -44,7 +45,7 @@ def replace_random(module: fx.GraphModule) -> int:
         assert fake is not None
         with fake:
             made.meta["val"] = target(*values[0], **values[1])
-        for key in ("stack_trace", "from_node", "seq_nr", "partitioner_tag", "recompute"):
+        for key in NOTES:
             if key in current.meta and target is not random_seed:
                 made.meta[key] = current.meta[key]
         return made

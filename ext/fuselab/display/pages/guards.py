@@ -76,10 +76,12 @@ def timeline_rows(found: Sequence[CellCompilation]) -> list[tuple[str, str, str,
 
 def head(cell: Any) -> str:
     """Say in one line what there is."""
+    pauses = sum(each.expected for each in cell.breaks)
     return ", ".join(
         (
             words.count(len(cell.graphs), "graph"),
-            words.count(len(cell.breaks), "graph break"),
+            words.count(len(cell.breaks) - pauses, "graph break"),
+            *([f"{words.count(pauses, 'place')} where Python runs as it should"] if pauses else []),
             words.count(len(cell.guards), "guard"),
             f"compiled again {words.count(len(cell.recompiles), 'time')}"
             if cell.recompiles

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_EDITS = 4
+STEPS = "share of the steps' time, each alone (%)"
 
 
 def cell_figure(
@@ -24,6 +25,7 @@ def cell_figure(
     limit: float | None = None,
     edits: Sequence[tuple[str, Timing, Timing]] = (),
     steps: Mapping[str, Timing] | None = None,
+    calls: bool = False,
 ) -> Figure:
     """Draw a cell's times, its edited kernels beside the generated ones, and its steps' shares.
 
@@ -35,6 +37,7 @@ def cell_figure(
         edits: A kernel's name, its generated text's time and its edit's, in a run of their own:
             drawn as ratios, for those times are none of this cell's.
         steps: Every step alone; shares are drawn of two or more.
+        calls: Whether calls of ATen are among them, not kernels alone.
     """
     bars = [("eager", eager, plots.EAGER)]
     bars += [(name, timing, plots.PEER) for name, timing in (others or {}).items()]
@@ -54,7 +57,7 @@ def cell_figure(
     if changed:
         plots.relative_bars(panes[1], changed)
     if shown:
-        plots.shares(panes[-1], shown, "share of the steps' time, each alone (%)")
+        plots.shares(panes[-1], shown, STEPS if calls else plots.SHARES)
     return figure
 
 

@@ -34,7 +34,12 @@ def guards_html(cell: Any) -> str:
     html = [f"<div>{escape(guards.head(cell))}</div>"]
     rows = guards.break_rows(cell.breaks, cell.filename)
     for found, (where, reason, hint) in zip(cell.breaks, rows, strict=True):
-        lines = [f"Capture stops at {where or 'a line of a library'}", reason]
+        place = where or "a line of a library"
+        if found.expected:
+            lines = [f"Python runs at {place}, as it should", reason]
+            hint = ""
+        else:
+            lines = [f"Capture stops at {place}", reason]
         # Where there is nothing to mend nothing is wrong.
         color = markup.QUIET if found.expected else markup.BAD
         html.append(markup.notice([*lines, f"To mend it: {hint}"] if hint else lines, color))

@@ -356,7 +356,7 @@ def shares_of(kernels: Mapping[str, Kernel], times: Mapping[str, Timing]) -> dic
     if len(kernels) < 2:
         return {}
     if kernels.keys() <= times.keys():
-        unit = "of the time"
+        unit = "of the kernels' time"
         values = {name: times[name].median for name in kernels}
     else:
         unit = "of the bytes"

@@ -72,6 +72,7 @@ def speed_png(facts: CellFacts) -> bytes:
         limit=facts.limit,
         edits=edits_of(facts.kernels),
         steps=steps_of(facts),
+        calls=bool(facts.extern_times),
     )
     return plots.figure_png(figure)
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from fusec.graph.refusals.calls import left_to_eager, refused_call
+from fusec.graph.refusals.shapes import is_torchs, name_of
 from support.captured import call_of
 
 aten = torch.ops.aten
@@ -120,3 +121,16 @@ def test_the_first_call_that_is_refused_is_named() -> None:
     graph.call_method("addcdiv", (x, x, x))
     module = fx.GraphModule({"layer": torch.nn.Identity()}, graph)
     assert refused_call(module) == "mul__1 has a result that its tensor cannot hold"
+
+
+def test_whose_a_call_is() -> None:
+    """A custom operator may be called as one of torch's is, by an overload of it, too."""
+    with torch.library._scoped_library("fusec_calls", "FRAGMENT") as library:
+        library.define("index_add(Tensor x, Tensor y) -> Tensor")
+        own = torch.ops.fusec_calls.index_add
+        assert [is_torchs(each) for each in (own, own.default)] == [False, False]
+        assert name_of(own) == name_of(own.default) == "index_add"
+    for each in (aten.index_add, aten.index_add.default, torch.index_add, "index_add"):
+        assert is_torchs(each)
+        assert name_of(each) == "index_add"
+    assert name_of(3) == ""

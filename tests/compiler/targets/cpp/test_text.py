@@ -17,8 +17,10 @@ from fusec.ir import ops
 from fusec.ir.node import const, index_value, recording
 from fusec.kernel_source import KernelSource
 from fusec.machine import this_machine, using
+from fusec.report import SourceLine
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.split_ranges import split_ranges
+from fusec.targets.cpp.text.writer import WIDTH, Writer
 from fusec.toolchain.build import build
 from fusec.tunables import read_tunables, set_tunables
 from support.cpp_bodies import Bench, Built, check, make_inputs, references
@@ -300,3 +302,30 @@ def test_a_read_under_a_condition_has_a_statement_of_its_own(masked: bool) -> No
     text = bench.source().text
     assert bool(re.search(r"const float \w+ = .*\? .*x\[", text)) is masked
     assert bool(re.search(r"exp\w*\(.*x\[", text)) is not masked
+
+
+@pytest.mark.parametrize("target", ["cpp", "plain"])
+def test_a_statement_that_goes_on_in_the_next_line(target: str) -> None:
+    """The backslash is in the comment that names the user's line; C++ would take it for its own."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin() + \
+            x.cos() * 2  # fmt: skip
+        return y.exp().sum(-1)
+
+    compiled = fusec.compile(function, target=target, keep_inputs=True)
+    x = torch.randn(8, 40)
+    torch.testing.assert_close(compiled(x), function(x))
+    (graph,) = compiled.graphs
+    assert not graph.fallback
+    (kernel,) = compiled.kernels.values()
+    assert "x.sin() + \\ ..." in kernel.source
+
+
+def test_a_comment_that_is_cut_says_so() -> None:
+    writer = Writer(depth=2)
+    writer.line("x = 1;", SourceLine("cell", 3, "total = " + " + ".join(["number"] * 20)))
+    comment, statement = writer.text.splitlines()
+    assert comment.endswith(" ...")
+    assert len(comment) <= WIDTH
+    assert statement.strip() == "x = 1;"

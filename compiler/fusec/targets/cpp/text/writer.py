@@ -37,7 +37,9 @@ class Writer(LineWriter):
             moves: Whether it only reads or writes memory; see ``changes``.
         """
         if self.changes(source, moves=moves):
-            self.add(f"// {source}"[: self.room], (source,))
+            said = f"// {source}"
+            cut = f"{said[: max(self.room, 8) - 4]} ..."
+            self.add(said if len(said) <= self.room else cut, (source,))
         for part in wrap(text, self.room):
             self.add(part, (source,))
 

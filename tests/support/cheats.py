@@ -507,7 +507,7 @@ KERNELS: dict[str, tuple[str, str]] = {
     ),
     "a macro": (cpp(LOOP, "#define float double"), "no macros"),
     "an endless loop": (cpp("    for (volatile int64_t i = 0; i < 1;) ;"), "end"),
-    "a null pointer": (cpp("    *(volatile float*)nullptr = 0;"), "null pointer"),
+    "a null pointer": (cpp("    *(volatile float*)nullptr = 0;"), "at a fixed address"),
     "slow": (
         cpp(
             "    for (int64_t i = 0; i < n; ++i) {\n        volatile float v = x[i];\n"

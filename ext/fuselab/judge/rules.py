@@ -78,6 +78,7 @@ _TORCH_TOO = frozenset(
     "vmap cond while_loop is_tensor get_default_dtype newaxis typename sym_float sym_int sym_ite "
     "sym_max sym_min sym_not sym_sqrt sym_sum".split()
 )
+_CONSTANTS = frozenset("dtype layout memory_format qscheme".split())  # kinds of them
 # Of Python's own modules: what evaluates texts, or reads and sets attributes by their names.
 _BY_TEXT = frozenset(
     "get_type_hints ForwardRef evaluate_forward_ref singledispatch singledispatchmethod Formatter "
@@ -268,7 +269,7 @@ def _operators() -> frozenset[str]:
 
 def _computes(name: str, value: object) -> bool:
     """Whether something of torch is an operator, a type or a constant, or does not exist at all."""
-    constant = value is None or type(value).__name__ in {"dtype", "layout", "memory_format"}
+    constant = value is None or type(value).__name__ in _CONSTANTS
     return constant or isinstance(value, float) or name in _operators() | _TORCH_TOO
 
 

@@ -188,7 +188,8 @@ def test_what_is_asked_on_purpose_is_no_failure_in_a_log(target: str) -> None:
     log.addFilter(logged.append)  # type: ignore[arg-type]
     grown._grow.clear()  # whoever asked before
     try:
-        grown._grows(target, 1 if target == "mul_" else 2)
+        node = call_of(target, torch.ones(2), *[torch.ones(3, 2)] * (1 + (target != "mul_")))
+        grown._grows(target, node.args[0], (node.args[1:], {}))
     finally:
         log.removeFilter(logged.append)  # type: ignore[arg-type]
     assert not logged

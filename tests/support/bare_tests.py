@@ -1,28 +1,30 @@
 """The tests where Triton and all that only Linux has are taken away: see ``bare/sitecustomize``.
 
-A test that fails there has to have asked for what is gone: for Triton, itself or by the target
-that writes Triton, or by name for what Linux alone has.  It counts as skipped; whatever else fails
-has failed.
+A test that fails there has to be about what is gone: it names Triton, or has asked for it, itself
+or by the target that writes Triton, or it takes by name what Linux alone has.  It counts as
+skipped; whatever else fails has failed.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 # Who may ask for Triton: its own target and the tests of it.
 _MAY_ASK = re.compile(r"/targets/triton/|/tests/")
-_IMPORTS = re.compile(r"^(?:import|from) triton\b", re.MULTILINE)
 
 # Tests of what Linux alone has, by their files or their names.
 _LINUX = {
     "test_huge_pages.py": "the memory pool and large pages",
+    "test_refuses[read past the end]": "whether a fault was a read or a write",
+    "test_refuses[read before the start]": "whether a fault was a read or a write",
+    "test_memory_is_limited": "a limit of a process's memory",
     "test_missing_function_is_a_compile_error": "a linker that asks for every name",
     "test_what_nobody_waits_for_gives_way": "groups of processes in /proc",
 }
@@ -36,17 +38,24 @@ def is_bare() -> bool:
 class Bare:
     """pytest's hooks there."""
 
-    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Leave out the files that import Triton themselves."""
-        if collection_path.suffix != ".py":
-            return None
-        return True if _IMPORTS.search(collection_path.read_text(encoding="utf-8")) else None
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Leave out the files that cannot be imported without Triton."""
+        asked = sys.modules["sitecustomize"].ASKED
+        asked.clear()
+        report = yield
+        if report.failed and _is_for_triton(asked):
+            report.outcome = "skipped"
+            report.longrepr = (str(collector.path), 0, "Skipped: needs Triton")
+        return report
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Skip the tests of what only Linux has."""
         for item in items:
             name = getattr(item, "originalname", item.name)
-            what = _LINUX.get(item.path.name) or _LINUX.get(name)
+            what = _LINUX.get(item.path.name) or _LINUX.get(name) or _LINUX.get(item.name)
             if what:
                 item.add_marker(pytest.mark.skip(reason=f"needs Linux: {what}"))
 
@@ -60,16 +69,26 @@ class Bare:
         if call.when == "setup":
             asked.clear()
         if report.failed and call.excinfo is not None:
-            why = _missing(call.excinfo, asked)
+            why = "needs Triton" if _names_triton(item) else _missing(call.excinfo, asked)
             if why:
                 report.outcome = "skipped"
                 report.longrepr = (str(item.path), 0, f"Skipped: {why}")
         return report
 
 
+def _names_triton(item: pytest.Item) -> bool:
+    """Whether a test says that it is about Triton; others may ask for it in other processes."""
+    function = getattr(item, "function", None)
+    return "triton" in f"{item.nodeid} {inspect.getsource(function) if function else ''}".lower()
+
+
+def _is_for_triton(asked: list[str]) -> bool:
+    return bool(asked) and all(_MAY_ASK.search(file) for file in asked)
+
+
 def _missing(raised: pytest.ExceptionInfo[BaseException], asked: list[str]) -> str:
     """Return what of that which is gone a test needs; empty if nothing."""
-    if asked and all(_MAY_ASK.search(file) for file in asked):
+    if _is_for_triton(asked):
         return "needs Triton"
     gone = sys.modules["sitecustomize"].gone()
     error = raised.value

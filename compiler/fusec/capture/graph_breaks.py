@@ -58,6 +58,11 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "make modules and parameters in a cell of their own, or above the tensor code",
     ),
     (
+        r"requires_grad_\(\)",
+        "requires_grad_() runs in Python",
+        "call it in a cell of its own, or above the tensor code",
+    ),
+    (
         r"RNN, GRU, or LSTM",
         "nn.RNN, nn.GRU and nn.LSTM run in Python, as torch has them",
         "nothing of theirs is compiled: write the recurrence in tensor code, or call them apart",

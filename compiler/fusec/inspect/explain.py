@@ -105,7 +105,7 @@ def kept_text(graph: CompiledGraph, most: int = 6) -> str:
     """
     saved = getattr(graph, "saved", ())
     new = [each for each in saved if not each.given]
-    if not saved:
+    if not new:
         return ""
     total = sum(each.bytes for each in new)
     size = "" if any(each.bytes < 0 for each in new) else f"{bytes_text(total)} in "

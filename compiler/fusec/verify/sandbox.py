@@ -134,7 +134,7 @@ def run_cases(
     device, chosen = _device(cases), find_target(target)
     many = 1 if device != CPU else threads or max(2, torch.get_num_threads())
     # One more than it was ever called with: what has room for so many threads has no more.
-    more = many + 1 if chosen.threads and device == CPU and threads is None else many
+    more = many + 1 if device == CPU and threads is None else many
     plan = [(True, many), (False, more)]
     if device != CPU:
         # There the order of programs is another each time: races show where it happens to be.

@@ -302,7 +302,9 @@ def natural_errors() -> Iterator[Failures]:
         if "TORCH_LOGS" not in os.environ:
             logger.setLevel(logging.INFO)  # the level at which it says that it skips a function
     try:
-        with torch._dynamo.config.patch(suppress_errors=True):
+        # An assertion is the user's own, who may catch it: no operator that raises another error.
+        own = {"rewrite_assert_with_torch_assert": False, "suppress_errors": True}
+        with torch._dynamo.config.patch(own):
             yield failures
     finally:
         for logger, level in zip(loggers, levels, strict=True):

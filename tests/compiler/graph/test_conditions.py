@@ -14,9 +14,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fusec.graph.convolutions import channels_last, depthwise, one_pixel
 from fusec.graph.decompositions import _with_exact_statistics
-from fusec.graph.products import alignment
-from fusec.graph.refusals import classes, values
-from fusec.graph.simplify import attention_masks
+from fusec.graph.products import alignment, widened_halves
+from fusec.graph.refusals import asked, classes, values
+from fusec.graph.simplify import attention_masks, inference_regions
 from fusec.graph.training.saved import saved_tensors
 
 aten = torch.ops.aten
@@ -345,3 +345,46 @@ def test_whether_tracing_leaves_a_check_of_classes(
         assert classes._checks() is any("assert" in each for each in operators)
     finally:
         classes._checks.cache_clear()
+
+
+def test_small_forms_of_what_is_asked_of_eager(fake: FakeTensorMode) -> None:
+    most = asked._MOST
+    x = torch.empty(1, most, most + 1, 0)
+    assert asked._shape(x, whole=False) == [1, most, most, 0]
+    assert asked._shape(x, whole=True) == [1, most, most + 1, 0]
+    with pytest.raises(asked._Unknown):
+        asked._shape(torch.empty(asked._WHOLE + 1), whole=True)
+    assert asked._shape(torch.empty(asked._WHOLE), whole=True) == [asked._WHOLE]
+
+
+def test_one_slow_result_of_several_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widened_halves, "multiplies_slowly", lambda dtype: dtype == HALF)
+    half, single = torch.empty(3, dtype=HALF), torch.empty(3)
+    slow = widened_halves._is_slow
+    assert slow(half)
+    assert slow((half, single))
+    assert slow([single, half])
+    assert not slow((single, single))
+    assert not slow(())
+    assert not slow(torch.empty(3, dtype=BF16))
+    assert not slow(torch.empty(3, dtype=HALF, device="meta"))
+    assert not slow(None)
+
+
+def test_blocks_of_inference_mode_become_switches() -> None:
+    """Of a graph with more in it than those; one without any is left as it is."""
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    entered = graph.call_function(torch.autograd.grad_mode._enter_inference_mode, (True,))
+    inside = graph.call_function(torch.is_grad_enabled)
+    graph.call_function(torch.autograd.grad_mode._exit_inference_mode, (entered,))
+    graph.output((inside, x))
+    module = fx.GraphModule({}, graph)
+    changed = inference_regions.record_nothing_instead(module)
+    assert changed is not module
+    assert changed(1) == (False, 1)
+    assert torch.is_grad_enabled()
+    plain = fx.Graph()
+    plain.output(plain.placeholder("x"))
+    module = fx.GraphModule({}, plain)
+    assert inference_regions.record_nothing_instead(module) is module

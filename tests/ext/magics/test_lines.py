@@ -47,6 +47,19 @@ def test_a_module_made_in_a_cell_is_one_break_at_its_line(real: Any, line: str) 
     assert found.hint.startswith("make modules and parameters in a cell of their own")
 
 
+def test_an_assertion_is_the_users_own(real: Any) -> None:
+    real.user_ns["x"] = torch.ones(16, 32)
+    body = (
+        "try:\n    y = x / 2\n    assert y.sum() > 1e9, 'small'\n"
+        "except AssertionError:\n    y = x * 3"
+    )
+    run(real, f"%%fuse -q --name caught\n{body}")
+    assert torch.equal(real.user_ns["y"], torch.full((16, 32), 3.0))
+    with pytest.raises(AssertionError, match="small"):
+        run(real, "%%fuse -q --name raised\ny = x / 2\nassert y.sum() > 1e9, 'small'")
+    assert torch.equal(real.user_ns["y"], torch.full((16, 32), 0.5))
+
+
 def test_what_cannot_be_resumed_after_is_one_break(real: Any) -> None:
     real.user_ns["rnn"] = torch.nn.GRU(32, 4)
     run(real, "%%fuse -q --name gru\ny, h = rnn(x)")

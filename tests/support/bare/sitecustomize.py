@@ -8,6 +8,7 @@ everybody.  The processes that a process starts have it too, where this folder i
 from __future__ import annotations
 
 import importlib.abc
+import importlib.metadata
 import os
 import select
 import socket
@@ -60,6 +61,17 @@ def audit(event: str, arguments: tuple[object, ...]) -> None:
             raise RuntimeError(f"{event} of {arguments[0]} at {frame.f_code.co_filename}")
 
 
+_FROM_NAME = importlib.metadata.Distribution.from_name.__func__  # type: ignore[attr-defined]
+
+
+def distribution(cls: type, name: str) -> importlib.metadata.Distribution:
+    """Return what is installed under a name; Triton is not."""
+    if name.lower() == "triton":
+        raise importlib.metadata.PackageNotFoundError(name)
+    found: importlib.metadata.Distribution = _FROM_NAME(cls, name)
+    return found
+
+
 def gone() -> set[str]:
     """Return the names that are taken from modules of everybody's."""
     tables = (LINUX, POSIX) if os.environ.get("FUSEC_BARE") == "plain" else (LINUX,)
@@ -78,6 +90,7 @@ def begin() -> None:
                 if hasattr(module, name):
                     delattr(module, name)
     sys.meta_path.insert(0, Missing())
+    importlib.metadata.Distribution.from_name = classmethod(distribution)  # type: ignore[assignment]
     sys.addaudithook(audit)
 
 

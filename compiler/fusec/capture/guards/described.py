@@ -23,6 +23,11 @@ _NUMBER = (
 # A failed guard of TorchDynamo's as a pattern; what changed; how to avoid it.
 _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
+        r"(?:not )?len\((?:\w+\.)*state\[key \d+\]\)(?: [!=]= 0)?",
+        "the optimizer has made its state since",
+        "nothing: all later steps are alike",
+    ),
+    (
         r"tensor '(.+)' size mismatch at index (\d+)\. expected (\d+), actual (\d+)",
         "{0} has {3} elements in dimension {1}, not {2}",
         _SIZES,
@@ -111,6 +116,13 @@ _PARTS = re.compile(
 )
 
 
+def _short_keys(text: str) -> str:
+    """Return ``state[key 0]`` for ``state[list(dict.keys(state))[0]]``, the inner ones first."""
+    while (found := _KEY.sub(r"[key \1]", text)) != text:
+        text = found
+    return text
+
+
 def describe_failure(reason: str) -> Recompile:
     """Return what a failed guard means.
 
@@ -118,7 +130,7 @@ def describe_failure(reason: str) -> Recompile:
         reason: TorchDynamo's text, such as ``0/1: tensor 'x' size mismatch at index 0. ...``.
     """
     text = re.sub(r"[LG]\['(\w+)'\]", r"\1", reason.split("#", maxsplit=1)[0])
-    text = re.sub(r"\s+", " ", re.sub(r"^\d+/\d+: ", "", text.strip()))
+    text = _short_keys(re.sub(r"\s+", " ", re.sub(r"^\d+/\d+: ", "", text.strip())))
     for pattern, words, hint in _FAILURES:
         match = re.fullmatch(pattern, text)
         if match:
@@ -251,8 +263,7 @@ def _name_of(guard: Any) -> str:
 def readable_name(name: str) -> str:
     """Return ``0.weight`` for ``L['fn']._modules['0']._parameters['weight']``."""
     text = re.sub(r"[LG]\['(\w+)'\]", r"\1", name)
-    while (found := _KEY.sub(r"[key \1]", text)) != text:  # the inner ones first
-        text = found
+    text = _short_keys(text)
     count = 1
     while count:  # what a class has, which may be within what it wraps
         text, count = _OF_CLASS.subn(r"\1.\2", text)

@@ -11,20 +11,29 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 from torch._dynamo.exc import SkipFrame
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fusec.devices import CPU
-from fusec.graph.refusals.shapes import known_sizes, same_shape, traced_value, updates_pointwise
+from fusec.graph.refusals.shapes import (
+    known_sizes,
+    name_of,
+    same_shape,
+    traced_value,
+    updates_each,
+    updates_pointwise,
+)
 
-# What is known of calls, with so many operands.
-_grow: dict[tuple[Any, int], bool] = {}
+# What is known of calls, with operands of such types and numbers.
+_grow: dict[tuple[Any, str], bool] = {}
 _COMPLAINS = logging.getLogger("torch._subclasses.fake_tensor")
+_LARGER = ("addr_",)  # not element by element
 
 
 def grown_in_tracing(module: fx.GraphModule, inputs: Sequence[Any]) -> str:
@@ -37,48 +46,81 @@ def grown_in_tracing(module: fx.GraphModule, inputs: Sequence[Any]) -> str:
     Raises:
         SkipFrame: It is an input.
     """
+    given = dict(zip(module.graph.find_nodes(op="placeholder"), inputs, strict=False))
     for node in module.graph.nodes:
-        if not _may_grow(node):
-            continue
-        place = _made_by(node.args[0])
-        size = traced_value(place).shape
-        reason = f"{node.name} has a result of another size than its tensor"
-        if place.op == "placeholder":
-            real = inputs[module.graph.find_nodes(op="placeholder").index(place)]
-            if list(getattr(real, "shape", size)) != known_sizes(size):
-                raise SkipFrame(reason)
-        elif any(not same_shape(made.shape, size) for made in _made_again(place)):
-            return reason
+        for updated in _may_grow(node):
+            place = _made_by(updated)
+            size = traced_value(place).shape
+            reason = f"{node.name} has a result of another size than its tensor"
+            if place in given:
+                if list(getattr(given[place], "shape", size)) != known_sizes(size):
+                    raise SkipFrame(reason)
+            elif any(not same_shape(made.shape, size) for made in _made_again(place)):
+                return reason
     return ""
 
 
-def _may_grow(node: fx.Node) -> bool:
-    if not (node.op.startswith("call_") and node.args and updates_pointwise(node.target)):
-        return False
-    place = node.args[0]
-    if not isinstance(place, fx.Node) or not isinstance(traced_value(place), FakeTensor):
-        return False
-    beside = any(each is not place for each in node.all_input_nodes)
-    return beside and _grows(node.target, len(node.args) - 1)
+def _may_grow(node: fx.Node) -> list[fx.Node]:
+    """Return the tensors that a call updates with others, if tracing may make them larger."""
+    if not (node.op.startswith("call_") and node.args):
+        return []
+    first, rest = node.args[0], (node.args[1:], node.kwargs)
+    if updates_each(node.target):
+        places = [each for each in tree_leaves(first) if isinstance(each, fx.Node)]
+        found = [each for each in places if isinstance(traced_value(each), FakeTensor)]
+        return found if any(isinstance(each, fx.Node) for each in tree_leaves(rest)) else []
+    if not (isinstance(first, fx.Node) and isinstance(traced_value(first), FakeTensor)):
+        return []
+    if all(each is first for each in node.all_input_nodes):
+        return []
+    grows = name_of(node.target) in _LARGER
+    grows = grows or (updates_pointwise(node.target) and _grows(node.target, first, rest))
+    return [first] if grows else []
 
 
-def _grows(target: Any, operands: int) -> bool:
-    """Whether tracing gives what a call updates the size of the call's result."""
-    key = target, operands
-    if key in _grow:
-        return _grow[key]
-    mode = FakeTensorMode()
-    mode.cache_enabled = False  # a result that is kept leaves what is updated as it was
-    for dtype in (torch.float32, torch.int64):
+def _grows(target: Any, first: Any, rest: Any) -> bool:
+    """Whether tracing gives what a call updates the size of the call's result.
+
+    Args:
+        target: What is called.
+        first: What it updates.
+        rest: Its other arguments, and those by name.
+    """
+    dtype, others = traced_value(first).dtype, tree_map(_described, rest)
+    key = target, repr((dtype, others))
+    if key not in _grow:
+        mode = FakeTensorMode()
+        mode.cache_enabled = False  # a result that is kept leaves what is updated as it was
         with _unlogged(), unset_fake_temporarily(), mode, torch.no_grad():
             small = torch.ones(2, dtype=dtype, device=CPU)
-            given = [torch.ones(3, 2, dtype=dtype, device=CPU)] * operands
+            args, kwargs = tree_map(_larger, others)
             try:
-                _call(target, small, *given)
+                _call(target, small, *args, **kwargs)
             except Exception:
-                continue  # perhaps for the state that torch is in: it is asked again
-        _grow[key] = _grow.get(key, False) or small.dim() != 1
-    return _grow.get(key, False)
+                return False  # perhaps for the state that torch is in: it is asked again
+        _grow[key] = small.dim() != 1
+    return _grow[key]
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A tensor among the arguments of a call: its type, and whether it is a number."""
+
+    dtype: torch.dtype
+    number: bool
+
+
+def _described(value: Any) -> Any:
+    known = traced_value(value)
+    if isinstance(known, torch.Tensor):
+        return _Operand(known.dtype, known.dim() == 0)
+    return 1 if isinstance(value, fx.Node) else known
+
+
+def _larger(value: Any) -> Any:
+    if not isinstance(value, _Operand):
+        return value
+    return torch.ones(() if value.number else (3, 2), dtype=value.dtype, device=CPU)
 
 
 @contextlib.contextmanager

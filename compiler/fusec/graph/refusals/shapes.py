@@ -28,7 +28,7 @@ def refused_write(node: fx.Node) -> str:
     dunder = node.target in _DUNDERS
     in_place = dunder or (name.endswith("_") and not name.endswith("__") and name not in _HARMLESS)
     updates = in_place or node.target in _OPERATORS or node.target is operator.setitem
-    fits = _FITS.get(name.removesuffix("_")) if is_torchs(node.target) else None
+    fits = _FITS.get(name, _FITS.get(name.removesuffix("_"))) if is_torchs(node.target) else None
     args, kwargs = tree_map(traced_value, (node.args, node.kwargs))
     written = list(filter(_is_strided, (*args[:updates], *_out(kwargs))))
     if any(map(_overlaps, written)):
@@ -38,8 +38,10 @@ def refused_write(node: fx.Node) -> str:
         return f"{node.name} reads elements that it writes to, at other indices"
     if any(map(_is_of_a_batch, tree_leaves(args))):
         return ""  # its sizes are those of one part
-    pointwise = updates_pointwise(node.target)
-    fits = _fills if pointwise else fits
+    if updates_pointwise(node.target):
+        fits = _fills
+    elif updates_each(node.target):
+        fits = _fills_each
     try:
         fitting = fits is None or fits(*args, **kwargs)
     except (IndexError, RuntimeError, ValueError):
@@ -52,6 +54,12 @@ def updates_pointwise(target: object) -> bool:
     name = name_of(target)
     spelled = target in _DUNDERS or target in _OPERATORS
     return spelled or (name.endswith("_") and name[:-1] in _POINTWISE)
+
+
+def updates_each(target: object) -> bool:
+    """Whether a call computes element by element, into each tensor of its first list."""
+    name = name_of(target)
+    return name.startswith("_foreach_") and name.endswith("_")
 
 
 def name_of(target: object) -> str:
@@ -147,6 +155,19 @@ def _fills(target: Any, *rest: Any, **more: Any) -> bool:
     if not isinstance(target, torch.Tensor):
         return True
     return all(_broadcasts_to(other.shape, target.shape) for other in others)
+
+
+def _fills_each(targets: Any, *rest: Any, **more: Any) -> bool:
+    lists = [each for each in (*rest, *more.values()) if isinstance(each, (list, tuple))]
+    return all(_fills(target, *others) for target, *others in zip(targets, *lists, strict=True))
+
+
+def _masked_scatter(input: Any, mask: Any, source: Any) -> bool:
+    return _broadcasts_to(mask.shape, input.shape)
+
+
+def _addr(input: Any, vec1: Any, vec2: Any, **more: Any) -> bool:
+    return same_shape(input.shape, (*vec1.shape, *vec2.shape))
 
 
 def _slice_scatter(
@@ -251,13 +272,16 @@ _FITS: dict[str, Callable[..., bool]] = {
     "index_put": _index_put,
     "put": _put,
     "setitem": _setitem,
+    "masked_scatter_": _masked_scatter,
+    "addr_": _addr,
 }
 _POINTWISE = frozenset(
     "add sub subtract mul multiply div divide true_divide pow float_power remainder fmod "
     "floor_divide atan2 arctan2 copysign hypot nextafter ldexp xlogy gcd lcm heaviside igamma "
     "igammac bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift "
     "logical_and logical_or logical_xor eq ne lt le gt ge less less_equal greater greater_equal "
-    "not_equal addcmul addcdiv lerp clamp clip clamp_min clamp_max masked_fill copy".split()
+    "not_equal addcmul addcdiv lerp clamp clip clamp_min clamp_max masked_fill copy "
+    "bernoulli".split()
 )
 _UPDATES = "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
 _OPERATORS = frozenset(getattr(operator, f"i{name}") for name in _UPDATES)
@@ -282,5 +306,6 @@ __all__ = [
     "refused_write",
     "same_shape",
     "traced_value",
+    "updates_each",
     "updates_pointwise",
 ]

@@ -134,3 +134,39 @@ def test_whose_a_call_is() -> None:
         assert is_torchs(each)
         assert name_of(each) == "index_add"
     assert name_of(3) == ""
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_block_of_autocast_anywhere_may_convert_types(place: int) -> None:
+    """Which types a call has in the end is not known then."""
+    graph = fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    x.meta["example_value"], y.meta["example_value"] = of(F32, F64)
+
+    def enter() -> None:
+        graph.call_function(torch.amp.autocast_mode._enter_autocast, ("cpu", None, True, None))
+
+    for step in range(3):
+        if step == place:
+            enter()
+        elif step == 1 or place == 1:
+            graph.call_function(torch.dot, (x, y)).meta["example_value"] = torch.tensor(1.0)
+    assert not refused_call(fx.GraphModule({}, graph))
+
+
+def test_types_that_nobody_converts() -> None:
+    graph = fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    x.meta["example_value"], y.meta["example_value"] = of(F32, F64)
+    graph.call_function(torch.dot, (x, y)).meta["example_value"] = torch.tensor(1.0)
+    assert NONE in refused_call(fx.GraphModule({}, graph))
+
+
+def test_blocks_of_python_are_no_calls() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("index_add_")
+    x.meta["example_value"] = torch.ones(3, dtype=BOOL)
+    graph.get_attr("index_add_")
+    graph.output(x)
+    module = fx.GraphModule({"index_add_": torch.nn.Identity()}, graph)
+    assert not left_to_eager(module)

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fusec
 from fusec.graph.refusals import grown
-from support.captured import Captured
+from support.captured import Captured, call_of
 
 aten = torch.ops.aten
 
@@ -90,28 +90,40 @@ def test_what_calls_in_a_row_have_updated() -> None:
     assert [grown._made_by(node) for node in (nothing, empty)] == [nothing, empty]
 
 
-def test_a_question_that_failed_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[torch.dtype] = []
+def asks(target: Any, *rest: Any, dtype: torch.dtype = torch.float32, **more: Any) -> bool:
+    node = call_of(target, torch.ones(2, dtype=dtype), *rest, **more)
+    return grown._grows(target, node.args[0], (node.args[1:], node.kwargs))
 
-    def failing(target: Any, small: torch.Tensor, *rest: torch.Tensor) -> None:
-        asked.append(small.dtype)
+
+def test_a_question_that_failed_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def failing(target: Any, small: torch.Tensor, *rest: Any, **more: Any) -> None:
+        asked.append((small.shape, small.dtype, *rest, more))
         raise RuntimeError
 
-    def growing(target: Any, small: torch.Tensor, *rest: torch.Tensor) -> None:
-        asked.append(small.dtype)
-        assert [x.shape for x in rest] == [(3, 2)] * len(rest)
-        if small.dtype == torch.int64:
-            small.resize_(3, 2)
+    def growing(target: Any, small: torch.Tensor, *rest: Any, **more: Any) -> None:
+        asked.append(rest)
+        small.resize_(3, 2)
 
+    one, number = torch.ones(4, dtype=torch.half), torch.tensor(1.0)
     monkeypatch.setattr(grown, "_call", failing)
-    assert not grown._grows("gt_", 1)
-    assert asked == [torch.float32, torch.int64]
+    for _ in range(2):
+        assert not asks("gt_", one, number, 3, dtype=torch.int64, mode="floor")
+    assert len(asked) == 2
+    size, dtype, other, alone, three, more = asked[0]
+    assert (size, dtype, three, more) == ((2,), torch.int64, 3, {"mode": "floor"})
+    assert (other.shape, other.dtype, alone.shape) == ((3, 2), torch.half, ())
     monkeypatch.setattr(grown, "_call", growing)
-    assert grown._grows("gt_", 1)
-    assert asked[2:] == [torch.float32, torch.int64]
+    assert asks("gt_", one)
+    assert len(asked) == 3
     monkeypatch.setattr(grown, "_call", failing)
-    assert grown._grows("gt_", 1), "known"
-    assert len(asked) == 4
+    assert asks("gt_", one), "known"
+    assert len(asked) == 3
+    assert not asks("gt_", number)
+    assert not asks("gt_", one, dtype=torch.float64)
+    assert not asks("gt_", one, 3)
+    assert len(asked) == 6, "other questions"
 
 
 @pytest.mark.parametrize("names", [("arctan2_", "atan2_"), ("gt_", "greater_", aten.gt_.Tensor)])
@@ -119,7 +131,56 @@ def test_another_name_of_the_same_call_is_no_other_answer(names: tuple[Any, ...]
     """Torch keeps results of fake tensors, and gives one without what the call did beside."""
     for name in (*names, *reversed(names)):
         grown._grow.clear()
-        assert grown._grows(name, 1)
+        assert asks(name, torch.ones(3, 2))
+
+
+UPDATES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "a rounded quotient": lambda a, b: a.clone().divide_(b, rounding_mode="floor"),
+    "a power in double": lambda a, b: a.double().float_power_(b),
+    "a product of vectors": lambda a, b: torch.zeros(1, 4).addr_(b[:, 0], a),
+    "drawn": lambda a, b: a.clone().bernoulli_(b),
+    "scattered": lambda a, b: a.clone().masked_scatter_(b > 0, b),
+    "scattered into an input": lambda a, b: a.masked_scatter_(b > 0, b),
+    "scattered into a view": lambda a, b: a.clone()[:].masked_scatter_(b > 0, b),
+}
+for _name in "maximum minimum clamp_max clamp_min pow add mul div sub".split():
+
+    def _each(a: torch.Tensor, b: torch.Tensor, name: str = _name) -> object:
+        update, same, small = getattr(torch, f"_foreach_{name}_"), b.clone(), a.clone()
+        update([same, small], [b, b])
+        return same, small
+
+    UPDATES[f"each {_name}"] = _each
+UPDATES["each of the inputs"] = lambda a, b: (torch._foreach_maximum_([a], [b]), a)[1]
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_updates_with_a_larger_operand_raise(name: str) -> None:
+    compiled = fusec.compile(UPDATES[name])
+    with pytest.raises(RuntimeError):
+        UPDATES[name](torch.rand(4), torch.rand(2, 4))
+    for size in (4, 5):  # the second time with sizes that may change
+        with pytest.raises(RuntimeError):
+            compiled(torch.rand(size), torch.rand(2, size))
+
+
+def test_lists_that_fit_are_compiled() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        made = [x + 1, y.clone(), x * 2]
+        torch._foreach_maximum_(made, [y[:1], y, x])
+        torch._foreach_addcdiv_(made, [y, y, y], [x, x, x.exp()], value=0.5)
+        torch._foreach_mul_(made, 2.0)
+        torch._foreach_addcmul_(made, made, [x, x, x], scalars=[1.0, 2.0, 3.0])
+        x.addr_(y[:, 0], y[0]).masked_scatter_(x[0] > 0, y)
+        return made
+
+    compiled = fusec.compile(f)
+    x, y = torch.rand(3, 3) + 1, torch.rand(3, 3) + 1
+    mine, eager = (x.clone(), y), (x.clone(), y)
+    torch.testing.assert_close(compiled(*mine), f(*eager))
+    torch.testing.assert_close(mine, eager)
+    assert compiled.graphs
+    assert not compiled.fallbacks
 
 
 @pytest.mark.parametrize("names", [("arctan2_", "atan2_"), ("gt_", "greater_")])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import fx
 
-from fusec.graph.refusals.numbers import has_odd_number, raises_in_eager
+from fusec.graph.refusals.numbers import _is_odd, has_odd_number, raises_in_eager
 from support.captured import call_of
 
 I64, F32, F64, HALF, U8 = torch.int64, torch.float32, torch.float64, torch.float16, torch.uint8
@@ -117,3 +117,21 @@ def test_of_zeros_or_of_ones_it_is_enough() -> None:
     node = call_of(operator.floordiv, of(I64), 0)
     assert not raises_in_eager(node)
     assert raises_in_eager(call_of("__iand__", of(I64), 2.5))
+
+
+def test_one_tensor_that_cannot_hold_a_number_is_enough() -> None:
+    wide, narrow, whole = torch.float64, torch.float16, torch.int64
+    assert _is_odd(1e30, [wide, narrow])
+    assert _is_odd(1e30, [narrow, wide])
+    assert not _is_odd(1e30, [wide, wide])
+    assert _is_odd(0.5, [wide, whole])
+    assert not _is_odd(1.0, [])
+    assert not _is_odd(True, [narrow]), "a bool is a number to every type"
+
+
+def test_one_complex_tensor_holds_a_complex_number() -> None:
+    real, complex_ = torch.float32, torch.complex64
+    assert _is_odd(2j, [real, real])
+    assert _is_odd(2j, [])
+    for types in ([complex_], [real, complex_], [complex_, real]):
+        assert not _is_odd(2j, types)

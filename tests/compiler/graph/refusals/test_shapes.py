@@ -86,6 +86,10 @@ CASES: list[tuple[str, str, Any, tuple[Any, ...], dict[str, Any]]] = [
     ("assigned five columns", SIZES, operator.setitem, (X, (slice(None), ROWS), base(6, 2)), {}),
     ("assigned a number", "", operator.setitem, (X, ROWS, 1.0), {}),
     ("assigned by a mask", "", operator.setitem, (X, MASK, base(5, 8)), {}),
+    ("assigned by a mask and rows that do not fit", SIZES, operator.setitem,
+     (X, (MASK[:2], torch.tensor([0, 1])), 1.0), {}),
+    ("assigned by rows and a mask that does not fit", SIZES, operator.setitem,
+     (X, (ROWS, torch.ones(5, dtype=torch.bool)), 1.0), {}),
     ("assigned by bytes", "", operator.setitem, (X, MASK.byte(), base(5, 8)), {}),
     ("assigned by a mask beside rows", "", operator.setitem, (X, (MASK, ROWS), base(9)), {}),
     ("assigned to a view", "", operator.setitem, (X, 2, base(9)), {}),  # tracing sees that
@@ -188,7 +192,8 @@ def test_what_is_asked_on_purpose_is_no_failure_in_a_log(target: str) -> None:
     log.addFilter(logged.append)  # type: ignore[arg-type]
     grown._grow.clear()  # whoever asked before
     try:
-        grown._grows(target, 1 if target == "mul_" else 2)
+        node = call_of(target, torch.ones(2), *[torch.ones(3, 2)] * (1 + (target != "mul_")))
+        grown._grows(target, node.args[0], (node.args[1:], {}))
     finally:
         log.removeFilter(logged.append)  # type: ignore[arg-type]
     assert not logged

@@ -362,6 +362,16 @@ def test_what_backward_calls_otherwise_stays() -> None:
     assert compute_inputless_again(forward, backward, 1) == ()
 
 
+def test_of_several_one_that_backward_calls_otherwise_is_enough() -> None:
+    forward = traced(lambda x: (x * 2, x.clone(), torch.ones(4), torch.zeros(4)), torch.randn(4))
+    (output,) = forward.graph.find_nodes(op="output")
+    graph = fx.Graph()
+    names = [node.name for node in output.args[0][1:]]
+    made = [graph.placeholder(name) for name in (*names[:2], "another")]
+    graph.output((graph.call_function(aten.mul.Tensor, tuple(made[1:])),))
+    assert compute_inputless_again(forward, fx.GraphModule({}, graph), 1) == ()
+
+
 # -- old values -------------------------------------------------------------------------------
 
 

@@ -100,6 +100,8 @@ class FusedCell(MeasuredCell):
             yield from self.plan.notes
             if not (self.graphs or self.pending or self.breaks or self.fallbacks):
                 yield "nothing here computes with tensors: the cell ran as plain Python"
+        if self.early:
+            yield "timed while a part that makes calls quicker was being built: run the cell again"
         for graph in self.graphs:
             yield from getattr(graph, "notes", ())
 

@@ -51,6 +51,7 @@ class MeasuredCell(CompiledCell):
         verdict: Of all graphs' outputs against eager and float64; None until checked.
         kernel_times: Of each kernel alone.
         extern_times: Of each call of ATen alone; empty until ``measure_steps``.
+        early: Whether it was timed while the native part of calls was still being built.
         limit: How fast all graphs could be, in seconds; None until ``measure_limit``.
         traffic: What eager and the kernels move, and that limit; likewise.
     """
@@ -63,6 +64,7 @@ class MeasuredCell(CompiledCell):
     kernel_times: dict[str, Timing] = field(default_factory=dict, init=False)
     extern_times: dict[str, Timing] = field(default_factory=dict, init=False)
     limit: float | None = field(default=None, init=False)
+    early: bool = field(default=False, init=False)
     traffic: Traffic | None = field(default=None, init=False)
     _peers: dict[tuple[int, str], Peer] = field(default_factory=dict, init=False)
     _models: tuple[str, ...] = field(default=(), init=False)
@@ -86,8 +88,9 @@ class MeasuredCell(CompiledCell):
                 return self._count_bytes()
         from fusec.call import native  # imports the compiler
 
-        native.await_types(MOST_AWAITED)
+        ready = native.await_types(MOST_AWAITED)
         with self.lock:
+            self.early = not ready
             graphs = self.graphs
             runs: list[dict[str, Timing]] = []
             times: dict[int, Timing] = {}

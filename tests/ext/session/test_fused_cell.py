@@ -266,9 +266,14 @@ class TestMeasuring:
         before = order.count("timed")
         cell.update()
         assert order.count("timed") == before
+        early = "timed while a part that makes calls quicker was being built: run the cell again"
+        assert early not in cell.summary().notes  # it was there in time
         built = True  # it took longer than anybody waits: what was timed without it is timed again
         cell.update()
         assert order.count("timed") == 2 * before
+        monkeypatch.setattr(native, "await_types", lambda seconds: False)
+        cell.measure()
+        assert early in cell.summary().notes
 
     def test_partial_failure_gives_no_figure(self, session):
         cell = fused(session, update=False)

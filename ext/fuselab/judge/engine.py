@@ -55,7 +55,6 @@ _INTERPRETED = 4.0  # Triton's interpreter runs program by program
 _PATIENCE = 20.0  # times what eager took on everything
 _REPORT = 1 << 18
 _ATTEMPTS = 3
-_NEAR = 1.5
 
 
 class _Ended(Exception):  # it carries a verdict out of the steps, no news
@@ -137,8 +136,11 @@ def judge_for_points(task: Task, text: str, *, timed: bool = True) -> AnswerVerd
 
 
 def _nearly(limits: Limits, finding: AnswerFinding) -> bool:
-    """Whether others' work may have been in the way; what is no faster than the start is slow."""
-    least = {SHARE: (limits.share or 0.0) / _NEAR, "speed": (limits.factor or 1.0) ** 0.5}
+    """Whether others' work may have been in the way; what is no faster than the start is slow.
+
+    A share of a copy takes several processors at once: on a busy machine it says nothing.
+    """
+    least = {SHARE: 0.0, "speed": (limits.factor or 1.0) ** 0.5}
     return finding.value is not None and finding.value >= least[finding.what]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -315,3 +316,16 @@ def test_gradients_that_nobody_wants_are_not_computed(
     found, *_ = linear_cross_entropy._in_parts(x.detach(), weight.detach(), *more)
     torch.testing.assert_close(found, F.cross_entropy(x @ weight.t(), target), rtol=1e-5, atol=1e-5)
     assert bool(asked) is bool(wanted)
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_what_is_saved_for_backward_alone(hooked: bool) -> None:
+    """Not where somebody is given what is saved."""
+    kept = torch.ones(3), torch.ones(2)
+    with (
+        torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
+        if hooked
+        else (contextlib.nullcontext())
+    ):
+        linear_cross_entropy._own(*kept)
+    assert [hasattr(each, linear_cross_entropy._OWN) for each in kept] == [not hooked] * 2

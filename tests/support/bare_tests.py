@@ -77,9 +77,13 @@ class Bare:
 
 
 def _names_triton(item: pytest.Item) -> bool:
-    """Whether a test says that it is about Triton; others may ask for it in other processes."""
-    function = getattr(item, "function", None)
-    return "triton" in f"{item.nodeid} {inspect.getsource(function) if function else ''}".lower()
+    """Whether a test or a fixture of it is about Triton; others may ask for it elsewhere."""
+    if not isinstance(item, pytest.Function):
+        return False
+    known = item._fixtureinfo.name2fixturedefs
+    functions = [item.function, *(each.func for name in known for each in known[name])]
+    ours = [each for each in functions if "/tests/" in inspect.getfile(inspect.unwrap(each))]
+    return "triton" in " ".join([item.nodeid, *map(inspect.getsource, ours)]).lower()
 
 
 def _is_for_triton(asked: list[str]) -> bool:

@@ -90,8 +90,8 @@ class MeasuredCell(CompiledCell):
 
         ready = native.await_types(MOST_AWAITED)
         with self.lock:
-            self.early = not ready
             graphs = self.graphs
+            self.early = not ready and any(graph.parts for graph in graphs)
             runs: list[dict[str, Timing]] = []
             times: dict[int, Timing] = {}
             whole = bool(self.externs) and all(getattr(graph, "parts", ()) for graph in graphs)

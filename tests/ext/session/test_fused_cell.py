@@ -273,6 +273,10 @@ class TestMeasuring:
         assert order.count("timed") == 2 * before
         monkeypatch.setattr(native, "await_types", lambda seconds: False)
         cell.measure()
+        assert early not in cell.summary().notes  # what is scripted calls nothing through it
+        cell.graphs[0].parts = (None,)
+        cell.measure()
+        cell.graphs[0].parts = ()
         assert early in cell.summary().notes
 
     def test_partial_failure_gives_no_figure(self, session):

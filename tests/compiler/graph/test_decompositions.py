@@ -43,6 +43,17 @@ def test_filled_as_it_lies(order: tuple[int, ...]) -> None:
     same(filled, X.permute(order).contiguous().permute([order.index(n) for n in range(4)]), PLACES)
 
 
+@pytest.mark.parametrize(
+    "place", [torch.tensor(-1), torch.tensor([0, -3]), torch.tensor([], dtype=torch.int64)]
+)
+def test_filled_from_the_end(place: Tensor) -> None:
+    """Where ``index_copy``, which it is made of, takes no negative place."""
+    same(lambda x, i: x.index_fill(1, i, 2.5) + 1, X, place)
+    same(lambda x, i: x.clone().index_fill_(-1, i, torch.tensor(2.5)), X, place)
+    with pytest.raises((IndexError, fusec.errors.ValueRefused)):
+        fusec.compile(lambda x, i: x.index_fill(2, i - 2, 2.5))(X, torch.tensor([0, -1]))
+
+
 @pytest.mark.parametrize("place", [torch.tensor([0]), torch.tensor(0)])
 def test_the_only_element(place: Tensor) -> None:
     same(lambda x, i: x.index_select(0, i) + 1, torch.tensor(5.0), place)

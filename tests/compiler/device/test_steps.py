@@ -166,7 +166,7 @@ def test_a_program_on_the_cpu_is_none_for_plans() -> None:
 CONJUGATED = (
     lambda x: torch.complex(x, x + 1).conj(),
     lambda x: (torch.complex(x, x).conj() @ torch.complex(x, x)).abs() + 1,
-    lambda x: torch.fft.ihfft(x),
+    lambda x: torch.fft.ihfft(x) * 2,
 )
 
 

@@ -121,7 +121,7 @@ def _logits_loss(
     pos_weight: torch.Tensor | None = None,
     reduction: int = 1,
 ) -> torch.Tensor:
-    """Torch's own of 2.13; that of 2.11 has the widest of all types, where eager has the target's."""
+    """Torch's own of 2.13; in 2.11 it has the widest of all types, where eager has the target's."""
     operator = aten.binary_cross_entropy_with_logits.default
     loss = get_decompositions([operator])[operator](x, target, weight, pos_weight, 0)
     loss = loss.to(target.dtype)

@@ -120,7 +120,7 @@ def _logits_loss(
     weight: torch.Tensor | None = None,
     pos_weight: torch.Tensor | None = None,
     reduction: int = 1,
-) -> torch.Tensor:
+) -> object:
     """Torch's own of 2.13; in 2.11 it has the widest of all types, where eager has the target's."""
     operator = aten.binary_cross_entropy_with_logits.default
     loss = get_decompositions([operator])[operator](x, target, weight, pos_weight, 0)

@@ -17,6 +17,7 @@ from torch._prims_common import (
     suggest_memory_format,
 )
 
+from fusec.graph.operand_order import ordering_rules
 from fusec.graph.refusals.kernels import refusing
 from fusec.graph.refusals.values import value_checking_rules
 from fusec.graph.simplify.foreach import foreach_decompositions
@@ -95,7 +96,9 @@ def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object]
     table.update(foreach_decompositions())
     table.update(_AMENDED)
     table.update(value_checking_rules())
-    return {op: refusing(op, rule) for op, rule in table.items() if not _is_kept(op)}
+    table = {op: rule for op, rule in table.items() if not _is_kept(op)}
+    table.update(ordering_rules(table))
+    return {op: refusing(op, rule) for op, rule in table.items()}
 
 
 def _bucketize(

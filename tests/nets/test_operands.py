@@ -73,16 +73,24 @@ def test_other_strides_are_found() -> None:
     assert compared(wanted, lambda a: (a * 2).t().contiguous().t()) == ("", True)
 
 
-def test_torchs_own_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What TorchDynamo alone does in the same way is none of the compiler's."""
+@pytest.mark.parametrize(
+    ("results", "verdict"),
+    [
+        ((1, 2, 2), "torch"),  # what TorchDynamo alone does in the same way
+        ((1, 2, 1, 2), "eager"),  # far from its own result in float64
+        ((1, 2, 1, 1), "wrong"),
+        ((1, 2, 1, 3), "wrong"),
+    ],
+)
+def test_whose_it_is_is_told_apart(
+    results: tuple[int, ...], verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results of eager, compiled, TorchDynamo alone, and eager in float64."""
     import operands.examine as module
 
-    wanted = case("a * 2", a=torch.rand(2, 3))
-    runs = iter([Outcome(((1,), [], [])), *[Outcome(((2,), [], []))] * 2])
+    runs = iter([Outcome(((each,), [], [])) for each in results])
     monkeypatch.setattr(module, "outcome", lambda *_: next(runs))
-    assert examine(wanted)[0] == "torch"
-    runs = iter([Outcome(((1,), [], [])), Outcome(((2,), [], [])), Outcome(((1,), [], []))])
-    assert examine(wanted)[0] == "wrong"
+    assert examine(case("a * 2", a=torch.rand(2, 3)))[0] == verdict
 
 
 def test_a_case_is_made_again() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -137,7 +137,8 @@ def examine(case: Case) -> tuple[str, str]:
     """Run a case; return a verdict and, where it is none of ``ok``, what differs.
 
     The verdicts: ``ok``; ``raises`` (as eager does); ``torch`` (TorchDynamo alone differs from
-    eager in the same way, or AOTAutograd with eager's kernels gives those strides); ``wrong``.
+    eager in the same way, or AOTAutograd with eager's kernels gives those strides); ``eager`` (it
+    is the one that is far from what it computes in float64); ``wrong``.
     """
     eager = outcome(case, lambda function: function)
     mine = outcome(case, _compiler("fusec", case))
@@ -145,6 +146,8 @@ def examine(case: Case) -> tuple[str, str]:
     if found:
         alone = outcome(case, _compiler("eager", case))
         verdict = "torch" if differs(eager, alone) and not differs(alone, mine) else "wrong"
+        if verdict == "wrong" and _is_exact(case, eager, mine):
+            verdict = "eager"
     elif lies_otherwise(eager, mine):
         found = "strides"
         other = outcome(case, _compiler("aot_eager", case))
@@ -152,6 +155,25 @@ def examine(case: Case) -> tuple[str, str]:
     else:
         return ("ok" if eager.error is None else "raises"), ""
     return verdict, f"{case}\n    {found}\n    eager: {eager}\n    fusec: {mine}"
+
+
+def _is_exact(case: Case, eager: Outcome, mine: Outcome) -> bool:
+    """Whether what is compiled is of eager's types and near to what eager computes in float64."""
+    if eager.error is not None or mine.error is not None:
+        return False
+    given = {
+        name: each.double() if isinstance(each, torch.Tensor) and each.is_floating_point() else each
+        for name, each in case.given.items()
+    }
+    exact = outcome(replace(case, given=given), lambda function: function)
+    if exact.error is not None or _types(eager.results) != _types(mine.results):
+        return False
+    wanted, found = tree_leaves(exact.results), tree_leaves(mine.results)
+    if len(wanted) != len(found):
+        return False
+    pairs = zip(wanted, found, strict=True)
+    rounded = [each.to(m.dtype) if isinstance(m, torch.Tensor) else each for each, m in pairs]
+    return not difference(found, rounded)
 
 
 def _compiler(backend: str, case: Case) -> Callable[..., Any]:

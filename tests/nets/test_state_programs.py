@@ -31,7 +31,7 @@ from support.calls import strict_calls
 
 __all__ = ["strict_calls"]  # a fixture of every test here
 
-BLOCK = 5
+BLOCK = 3
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def collects_what_is_new() -> Iterator[None]:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize("number", range(33))
 def test_states(number: int) -> None:
     found = {}
     for seed in range(number * BLOCK, (number + 1) * BLOCK):

@@ -17,6 +17,7 @@ from torch._prims_common import (
     suggest_memory_format,
 )
 
+from fusec.graph.operand_order import ordering_rules
 from fusec.graph.refusals.kernels import refusing
 from fusec.graph.refusals.values import value_checking_rules
 from fusec.graph.simplify.foreach import foreach_decompositions
@@ -95,7 +96,9 @@ def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object]
     table.update(foreach_decompositions())
     table.update(_AMENDED)
     table.update(value_checking_rules())
-    return {op: refusing(op, rule) for op, rule in table.items() if not _is_kept(op)}
+    table = {op: rule for op, rule in table.items() if not _is_kept(op)}
+    table.update(ordering_rules(table))
+    return {op: refusing(op, rule) for op, rule in table.items()}
 
 
 def _bucketize(
@@ -104,13 +107,28 @@ def _bucketize(
     *,
     out_int32: bool = False,
     right: bool = False,
-) -> torch.Tensor:
+) -> object:
     """Torch's own, less its wrong dtype where there are no boundaries."""
+    if boundaries.ndim != 1:
+        return NotImplemented  # ATen's raises
     if boundaries.numel() == 0:
         return torch.zeros_like(x, dtype=torch.int32 if out_int32 else torch.int64)
     rule = get_decompositions([aten.bucketize.Tensor])[aten.bucketize.Tensor]
-    found: torch.Tensor = rule(x, boundaries, out_int32=out_int32, right=right)
-    return found
+    return rule(x, boundaries, out_int32=out_int32, right=right)
+
+
+def _logits_loss(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    pos_weight: torch.Tensor | None = None,
+    reduction: int = 1,
+) -> object:
+    """Torch's own of 2.13; in 2.11 it has the widest of all types, where eager has the target's."""
+    operator = aten.binary_cross_entropy_with_logits.default
+    loss = get_decompositions([operator])[operator](x, target, weight, pos_weight, 0)
+    loss = loss.to(target.dtype)
+    return {0: lambda: loss, 1: loss.mean, 2: loss.sum}[reduction]()
 
 
 def _embedding_dense_backward(
@@ -170,10 +188,14 @@ def _is_exact(number: object, dtype: torch.dtype) -> bool:
 
 
 def _index_fill(operator: torch._ops.OpOverload) -> Callable[..., object]:
-    """Return torch's own, which in 2.11 updates a tensor in place to lay the result out as x."""
+    """Return torch's own, which in 2.11 updates a tensor in place to lay the result out as x.
+
+    It copies to an index, where none is counted from the end; here some may be.
+    """
     rule = get_decompositions([operator])[operator]
 
     def amended(x: torch.Tensor, dim: int, index: torch.Tensor, value: object) -> object:
+        index = torch.where(index < 0, index + (x.shape[dim] if x.ndim else 1), index)
         if x.ndim == 0 or x.stride() == make_contiguous_strides_for(x.shape):
             return rule(x, dim, index, value)
         order = list(range(x.ndim))  # from the outermost to the innermost in memory
@@ -303,6 +325,7 @@ _LOGARITHMS = (
 )
 
 _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
+    aten.binary_cross_entropy_with_logits.default: _logits_loss,
     aten.bucketize.Tensor: _bucketize,
     aten.embedding_dense_backward.default: _embedding_dense_backward,
     aten.frac.default: _frac,

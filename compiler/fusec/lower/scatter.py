@@ -340,7 +340,8 @@ def masked_scatter(
         nth = ops.binary("sub", rank.at((flatten(index, shape),)), one)
         nth = ops.where(condition, nth, ops.const(0, torch.int64))
         place = ops.checked_index(nth, source.numel, wrap=False, what="source")
-        value = convert(source.at(unflatten(place, source.shape)), x.dtype)
+        value = source.at(unflatten(place, source.shape))
+        value = convert(ops.keeping_checks(value, ops.indirect_nodes((place,))), x.dtype)
         return ops.where(condition, value, x.at(broadcast_index(index, x.shape)))
 
     return lowering.pointwise(element)

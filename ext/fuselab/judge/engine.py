@@ -125,8 +125,8 @@ def judge_for_points(task: Task, text: str, *, timed: bool = True) -> AnswerVerd
             return best
     assert best is not None
     slow = [each for each in best.findings if not each.ok and best.stage == "speed"]
-    near = isinstance(task, TensorTask) and all(_nearly(task.limits, each) for each in slow)
-    if slow and near and is_busy():
+    narrowly = isinstance(task, TensorTask) and all(_nearly(task.limits, each) for each in slow)
+    if slow and narrowly and is_busy():
         first = slow[0]
         raise NotJudged(
             f"others have the processors, and it is nearly as fast as asked: {first.what}: "

@@ -163,6 +163,27 @@ def test_a_program_on_the_cpu_is_none_for_plans() -> None:
     assert device_of(part.state.scheduled) == "x is on the CPU"
 
 
+CONJUGATED = (
+    lambda x: torch.complex(x, x + 1).conj(),
+    lambda x: (torch.complex(x, x).conj() @ torch.complex(x, x)).abs() + 1,
+    lambda x: torch.fft.ihfft(x) * 2,
+)
+
+
+@pytest.mark.parametrize("number", range(len(CONJUGATED)))
+def test_what_memory_does_not_hold_has_no_plan(number: int) -> None:
+    function, x = CONJUGATED[number], torch.randn(4, 4)
+    program = program_of(function, x)
+    for _ in range(4):
+        torch.testing.assert_close(program.call(x), [function(x)])
+    known = program.program
+    buffers = {n: replace(b, device=torch.device("cuda")) for n, b in known.buffers.items()}
+    reason = device_of(replace(known, buffers=buffers))
+    assert (
+        reason == "what aten._conj.default returns stands for other numbers than its memory holds"
+    )
+
+
 @pytest.mark.parametrize("function", [lambda x: torch.softmax(x @ x, -1), lambda x: x.sin() * 2])
 def test_asked_for_graphs_on_the_cpu_the_report_says_why(function: Callable[..., Any]) -> None:
     compiled = fusec.compile(function, cuda_graphs=True)

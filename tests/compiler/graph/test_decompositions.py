@@ -43,7 +43,38 @@ def test_filled_as_it_lies(order: tuple[int, ...]) -> None:
     same(filled, X.permute(order).contiguous().permute([order.index(n) for n in range(4)]), PLACES)
 
 
+@pytest.mark.parametrize(
+    "place", [torch.tensor(-1), torch.tensor([0, -3]), torch.tensor([], dtype=torch.int64)]
+)
+def test_filled_from_the_end(place: Tensor) -> None:
+    """Where ``index_copy``, which it is made of, takes no negative place."""
+    same(lambda x, i: x.index_fill(1, i, 2.5) + 1, X, place)
+    same(lambda x, i: x.clone().index_fill_(-1, i, torch.tensor(2.5)), X, place)
+    with pytest.raises((IndexError, fusec.errors.ValueRefused)):
+        fusec.compile(lambda x, i: x.index_fill(2, i - 2, 2.5))(X, torch.tensor([0, -1]))
+
+
 @pytest.mark.parametrize("place", [torch.tensor([0]), torch.tensor(0)])
 def test_the_only_element(place: Tensor) -> None:
     same(lambda x, i: x.index_select(0, i) + 1, torch.tensor(5.0), place)
     same(lambda x, i: x.gather(0, i) + 1, torch.tensor(5.0), place)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: x.clone().copysign_(y),
+        lambda x, y: torch.copysign(y, x),
+        lambda x, y: x.clone().xlogy_(y) + torch.special.xlog1py(y, x),
+        lambda x, y: torch.xlogy(y, x),
+        lambda x, y: x.clone().floor_divide_(y),
+        lambda x, y: torch.div(y, x, rounding_mode="floor"),
+        lambda x, y: 0.5**x,
+        lambda x, y: torch.isin(x, 0.5),
+    ],
+)
+@pytest.mark.parametrize("rows", [2, 1])
+def test_results_lie_as_operands_do(function: Callable[..., Tensor], rows: int) -> None:
+    """Torch's formulas go by what they compare, or by their only tensor."""
+    x = torch.linspace(0.5, 2, 8).reshape(4, 2).t()
+    same(function, x, torch.linspace(0.25, 3, 4 * rows).reshape(rows, 4))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,7 +129,9 @@ def _unlogged() -> Iterator[None]:
     """Keep what is asked on purpose off standard error, and from who takes it for a failure."""
     before, _COMPLAINS.disabled = _COMPLAINS.disabled, True
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         _COMPLAINS.disabled = before
 

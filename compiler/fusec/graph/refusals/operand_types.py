@@ -6,14 +6,17 @@ torch 2.13 asks about most of it, torch 2.11 about little.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fusec.devices import CPU
 from fusec.graph.refusals.shapes import is_torchs, name_of, traced_value
 
 _PLACES = (torch.int32, torch.int64)
@@ -48,6 +51,10 @@ def _index_fill(input: Any, dim: int, index: Any, value: Any) -> bool:
     return bool(index.dtype == torch.int64)
 
 
+def _index_select(input: Any, dim: int, index: Any) -> bool:
+    return bool(index.dtype in _PLACES)
+
+
 def _index_put(input: Any, indices: Any, values: Any, accumulate: Any = None) -> bool:
     return bool(input.dtype == values.dtype)
 
@@ -68,6 +75,24 @@ def _alike(input: Any, target: Any, *rest: Any, **more: Any) -> bool:
     return bool(input.dtype == target.dtype)
 
 
+def _learned(input: Any, target: Any, *rest: Any, **more: Any) -> bool:
+    """As ``_alike`` where gradients are computed, if this torch refuses another type there."""
+    learns = torch.is_grad_enabled() and (input.requires_grad or target.requires_grad)
+    return not learns or _alike(input, target) or not _refuses_slopes()
+
+
+@functools.cache
+def _refuses_slopes() -> bool:
+    """Whether the squared error's gradient is refused for targets of another type: up to 2.11."""
+    with unset_fake_temporarily(), torch.device(CPU), torch.enable_grad():
+        x = torch.ones(1, requires_grad=True)
+        try:
+            F.mse_loss(x, torch.ones(1, dtype=torch.uint8)).backward()
+        except RuntimeError:
+            return True
+    return False
+
+
 def _norm(input: Any, *rest: Any, **more: Any) -> bool:
     """Whether parameters are of the input's type, or float32 beside halves."""
     given = [each for each in tree_leaves((rest, more)) if isinstance(each, torch.Tensor)]
@@ -82,12 +107,15 @@ _LOSSES: dict[str, Rule] = {
     "cross_entropy": _classes,
     "nll_loss": _classes,
     "binary_cross_entropy": _alike,
+    "huber_loss": _alike,
+    "mse_loss": _learned,
 }
 _RULES: dict[str, Rule] = {
     "index_add": _index_add,
     "index_copy": _index_copy,
     "index_reduce": _index_add,
     "index_fill": _index_fill,
+    "index_select": _index_select,
     "index_put": _index_put,
     "put": _put,
     **_LOSSES,

@@ -207,6 +207,10 @@ def _index_of(input: Any, dim: int, index: Any, value: Any = None) -> bool:
     return bool(index.ndim <= 1)
 
 
+def _index_select(input: Any, dim: int, index: Any) -> bool:
+    return _index_of(input, dim, index) and (input.ndim > 0 or guard_or_true(index.numel() == 1))
+
+
 def _index_put(input: Any, indices: Any, values: Any, accumulate: Any = None) -> bool:
     """Whether the values fit; of masks, whose results have sizes nobody knows, the masks alone."""
     masks, place = False, 0
@@ -267,7 +271,7 @@ _FITS: dict[str, Callable[..., bool]] = {
     "index_add": _indexed,
     "index_copy": _indexed,
     "index_reduce": _indexed,
-    "index_select": _index_of,
+    "index_select": _index_select,
     "index_fill": _index_of,
     "index_put": _index_put,
     "put": _put,

@@ -59,6 +59,26 @@ REFUSED: dict[str, Case] = {
         lambda x, i: x.index_fill(0, i, 2.5),
         (ones(4, 3), ones(2)),
     ),
+    "index_select, fractions as places": (
+        lambda x, i: x.index_select(0, i) + 1,
+        (ones(4, 3), ones(1)),
+    ),
+    "index_select, one number twice": (
+        lambda x, i: x.index_select(0, i) + 1,
+        (ones(), places(0, 0)),
+    ),
+    "bucketize, no rows of limits": (
+        lambda x, y: torch.bucketize(x, y) + 1,
+        (ones(4), ones(0, 3)),
+    ),
+    "masked_scatter, one too few": (
+        lambda x, mask, y: x.masked_scatter(mask, y) * 2,
+        (ones(4), ones(4, dtype=torch.bool), ones(1)),
+    ),
+    "huber_loss, bytes": (
+        lambda x, y: F.huber_loss(x, y).backward(),
+        (ones(4).requires_grad_(), ones(4, dtype=u8)),
+    ),
     "put, too few": (
         lambda x, i, y: x.put(i, y),
         (ones(4, 3), places(0, 2, 5), ones(2)),
@@ -183,6 +203,9 @@ def test_what_eager_takes_is_compiled(name: str) -> None:
         (True, True, F.embedding, (places(1, dtype=u8), ones(4, 3))),
         (False, False, torch.embedding, (ones(4, 3), places(1))),
         (True, True, "put_", (ones(4), places(1, dtype=i32), ones(1))),
+        (True, True, "index_select", (ones(4), 0, places(1, dtype=u8))),
+        (True, False, F.huber_loss, (ones(4), ones(4, dtype=f64))),
+        (False, False, F.mse_loss, (ones(4), ones(4, dtype=f64))),
         (False, False, "index_fill", (ones(4), 0, places(1), 2.0)),
     ],
 )
@@ -204,6 +227,33 @@ def test_a_loss_has_the_type_of_its_input(reduction: str) -> None:
     for weight in (torch.rand(4, 3, dtype=f64), torch.ones(3, dtype=i64)):
         compiled = fusec.compile(loss, dynamic=False)
         torch.testing.assert_close(compiled(x, y, weight), loss(x, y, weight))
+
+
+@pytest.mark.parametrize("kind", [u8, f32, f64])
+def test_gradients_of_a_squared_error(kind: torch.dtype) -> None:
+    """Torch 2.11 refuses a target of another type, in backward alone; 2.13 does not."""
+
+    def learned(compile_: Callable[..., Any]) -> Any:
+        x = torch.full((4, 3), 0.25, requires_grad=True)
+        try:
+            compile_(lambda x, y: F.mse_loss(x, y) * 2)(x, ones(4, 3, dtype=kind)).backward()
+        except RuntimeError as error:
+            return str(error)
+        return x.grad.tolist()  # type: ignore[union-attr]
+
+    assert learned(fusec.compile) == learned(lambda function: function)
+
+
+@pytest.mark.parametrize("kinds", [(f64, f16, f16), (f32, f64, f16), (f16, f32, f32)])
+def test_a_loss_of_logits_has_the_type_of_its_target(kinds: tuple[torch.dtype, ...]) -> None:
+    def loss(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.binary_cross_entropy_with_logits(x, y, pos_weight=weight)
+
+    x, y, weight = (torch.rand(4, 3).to(kind) for kind in kinds)
+    found, wanted = fusec.compile(loss, dynamic=False)(x, y, weight), loss(x, y, weight)
+    assert found.dtype == wanted.dtype
+    # eager rounds to each of the types in between
+    torch.testing.assert_close(found.to(f16), wanted.to(f16))
 
 
 def test_under_autocast_types_are_mixed() -> None:

@@ -109,7 +109,7 @@ def _verdict_calls(rng: random.Random) -> list[list[Any]]:
 
 
 # Faster or not, slower or not; as fast or far from it, so that no limit but the right one tells.
-_USUAL_AND_OTHER = ((80, 110), (120, 90), (100, 500), (100, 20))
+_USUAL_AND_OTHER = ((80, 110), (120, 90), (100, 200), (100, 20))
 
 
 def _close_calls(rng: random.Random, count: int) -> list[list[Any]]:

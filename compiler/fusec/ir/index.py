@@ -247,11 +247,9 @@ def _is_simple(expr: Expr) -> bool:
     return known >= 0 if known is not None else expr.single_atom is not None
 
 
-_SMALL = {value: Expr({(): value}) for value in range(-8, 1025)}
-
-
+@lru_cache(maxsize=65536)
 def _constant(value: int) -> Expr:
-    return _SMALL.get(value) or Expr({(): value})
+    return Expr({(): value})
 
 
 def _atom_symbols(atom: Atom) -> Iterable[Symbol]:

@@ -178,6 +178,23 @@ def test_when_it_pays() -> None:
     assert [aligned(n) for n in (0, 1, 8, 9, 50257)] == [0, 8, 8, 16, 50264]
 
 
+@pytest.mark.parametrize(
+    ("batch", "rows", "pays"),
+    [(0, 100_000, False), (0, 140_000, True), (2, 2048, False), (256, 2048, True)],
+)
+def test_what_pays_for_many_matrices(batch: int, rows: int, pays: bool) -> None:
+    """How many matrices there are counts, and of a single product not how many rows it has."""
+    shapes = ((rows, 64), (64, 65))
+    product = torch.bmm if batch else torch.mm
+    with FakeTensorMode():
+        given = [
+            torch.empty((batch, *shape) if batch else shape, dtype=torch.bfloat16, device="cuda")
+            for shape in shapes
+        ]
+        module = make_fx(lambda a, b: (product(a, b).relu(),))(*given)
+    assert align_products(module) == pays
+
+
 def test_biases_of_convolutions_on_a_gpu() -> None:
     def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Made:
         return (torch.convolution(x, w, b, [1, 1], [1, 1], [1, 1], False, [0, 0], 1).relu(),)

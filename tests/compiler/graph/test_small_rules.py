@@ -12,6 +12,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from fusec.errors import ValueRefused
 from fusec.graph import decompositions
 from fusec.graph.products import grouped, products_of_halves
 from fusec.graph.simplify.gaps import _has_gaps, _layout
@@ -81,6 +82,58 @@ def test_buckets(boundaries: list[float], out_int32: bool, right: bool) -> None:
     found = decompositions._bucketize(SPECIAL, limits, **more)
     assert torch.equal(found, wanted)
     assert found.dtype == wanted.dtype
+
+
+STATISTICS = torch.zeros(3), torch.ones(3)
+IMAGES, SCALES = torch.rand(2, 3, 4, 5), (torch.rand(3), torch.rand(3))
+TAKEN_APART: list[tuple[Any, tuple[Any, ...]]] = [
+    (aten.addmv.default, (torch.rand(3), torch.rand(3, 4), torch.rand(4))),
+    (aten.permute_copy.default, (torch.rand(3, 4), [1, 0])),
+    (aten.unbind_copy.int, (torch.rand(3, 4), 1)),
+    (aten.as_strided_copy.default, (torch.rand(12), [2, 3], [1, 4], 1)),
+    (aten.narrow_copy.default, (torch.rand(3, 4), 1, 1, 2)),
+    (aten.dist.default, (torch.rand(3, 4), torch.rand(4), 3.0)),
+    (aten.grid_sampler_2d.default, (IMAGES, torch.rand(2, 3, 3, 2) * 2 - 1, 0, 0, False)),
+    (aten.tril_indices.default, (3, 4, 1)),
+    (aten.triu_indices.default, (3, 4, 1)),
+    (aten.native_batch_norm.default, (IMAGES, *SCALES, *STATISTICS, False, 0.1, 1e-5)),
+    (aten._native_batch_norm_legit.no_stats, (IMAGES, *SCALES, True, 0.1, 1e-5)),
+    (
+        aten._native_batch_norm_legit_no_training.default,
+        (IMAGES, *SCALES, *STATISTICS, 0.1, 1e-5),
+    ),
+    (aten.native_layer_norm_backward.default, (
+        torch.rand(2, 3), torch.rand(2, 3), [3], torch.rand(2, 1), torch.rand(2, 1), *SCALES,
+        [True, True, True],
+    )),
+    (aten._foreach_add.List, ([torch.ones(2), torch.ones(3)], [torch.rand(2), torch.rand(1)])),
+    (aten.frac.default, (torch.tensor([-1.5, 2.25]),)),
+    (aten.index_add.default, (torch.rand(3, 2), 0, torch.tensor([2, 2]), torch.rand(2, 2))),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[Any, Callable[..., Any]]:
+    return decompositions.decomposition_table.__wrapped__()
+
+
+@pytest.mark.parametrize(("op", "given"), TAKEN_APART, ids=[str(op) for op, _ in TAKEN_APART])
+def test_what_is_taken_apart(op: Any, given: tuple[Any, ...], table: dict[Any, Any]) -> None:
+    """Here the table is made anew: a process makes it for its first graph."""
+    found, wanted = table[op](*given), op(*given)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_rules_of_our_own_are_taken_before_torchs(table: dict[Any, Any]) -> None:
+    none = torch.empty(0)
+    assert table[aten.bucketize.Tensor](SPECIAL, none, out_int32=True).dtype == torch.int32
+    with pytest.raises(ValueRefused):
+        table[aten.binary_cross_entropy.default](torch.tensor([2.0]), torch.ones(1))
+
+
+def test_what_is_kept_whole(table: dict[Any, Any]) -> None:
+    for op in (aten.var.correction, aten.silu.default, aten.tril.default, aten.baddbmm.default):
+        assert op not in table
 
 
 def test_what_is_left_to_the_operator() -> None:

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import fx, nn
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusec
 from fusec.graph.facts.half_speed import HalfSpeed
-from fusec.graph.products.widened_halves import widen_products
+from fusec.graph.products.widened_halves import _Widening, widen_products
 
 HALVES = (torch.bfloat16, torch.float16)
 SLOW = HalfSpeed(half=0.05, single=0.0167, conversion=0.8)
@@ -155,6 +155,19 @@ def test_autocast_does_not_return_the_input_itself() -> None:
     assert torch.equal(same, x.bfloat16().float())
 
 
+def test_what_may_be_returned_instead_of_a_cast() -> None:
+    """No input, and nothing twice; what is only read may be anything."""
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    made, other, *casts, unused = (graph.call_function(torch.relu, (x,)) for _ in range(5))
+    read = graph.call_function(torch.neg, (casts[0],))
+    graph.output((*casts, read))
+    may = _Widening(fx.GraphModule({}, graph), False).may_stand_for
+    assert [may(x, cast) for cast in (*casts, unused, read)] == [False, False, True, False]
+    assert [may(made, cast) for cast in (unused, *casts)] == [True, True, False]
+    assert [may(other, cast) for cast in casts] == [True, False]
+
+
 def test_batches_masks_and_sizes_that_change() -> None:
     def function(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return torch.softmax(torch.baddbmm(bias, a, b), -1) @ b.mT
@@ -228,3 +241,14 @@ def test_a_part_of_a_tensor_is_converted_and_not_the_rest_of_it() -> None:
     widened = [n for n in converted if n.meta["val"].dtype == torch.float32]
     made = [n.args[0].meta["val"].numel() for n in widened]
     assert made == [64 * 64] * 2  # x, and what both products read of w
+
+
+def test_an_input_is_converted_for_the_line_that_multiplies_it() -> None:
+    with FakeTensorMode() as mode:
+        module = make_fx(torch.mm)(*(torch.empty(64, 64).bfloat16() for _ in range(2)))
+    (product,) = module.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default)
+    product.meta["stack_trace"] = "of the product"
+    with tracing(TracingContext(mode)):
+        assert widen_products(module) == 1
+    converted = [n for n in module.graph.nodes if "convert" in str(n.target)]
+    assert [n.meta["stack_trace"] for n in converted] == ["of the product"] * 3

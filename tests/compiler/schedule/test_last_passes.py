@@ -292,7 +292,7 @@ def test_a_fresh_result_becomes_its_own_copy() -> None:
 
 # -- conversions, not long before they are read -----------------------------------------------
 
-SUNK = choices.LEAST_SUNK_BYTES // 4
+SUNK = (64 << 10) // 4  # elements of the least conversion that waits
 
 
 def order(*steps: Step, sizes: int = SUNK, inputs: str = "u v w") -> list[str]:
@@ -313,12 +313,14 @@ def test_conversions_wait_until_they_are_read() -> None:
     expected = [f"to_a{n}" for n in range(4)]
     for n in range(6):
         expected += [f"to_p{n + 1}", *([f"to_a{n + 4}"] if n < 2 else [])]
-    found = order(*many, *readers, sizes=choices.EARLY_BYTES // 16)
+    found = order(*many, *readers, sizes=(32 << 20) // 16)
     assert sorted(found) == sorted(expected)
     assert found[:5] == expected[:5]
     for n in range(6):
         assert found.index(f"to_a{n}") < found.index(f"to_p{n + 1}")
     assert found.index("to_a4") > found.index("to_p1")
+    larger = order(*many, *readers, sizes=(32 << 20) // 16 + 1)
+    assert larger.index("to_a3") > larger.index("to_p1")
     # nobody reads it: at the end
     assert order(one, kernel("v", "p", SUNK, name="x"), sizes=SUNK)[-1] == "x"
 

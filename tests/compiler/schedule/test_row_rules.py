@@ -251,6 +251,20 @@ def test_what_was_counted_before_a_kernel_changed_is_forgotten() -> None:
     assert found == [("rows", "columns", True), ("rows", "more", False)]
 
 
+def test_what_adds_up_the_pieces_is_joined_and_told() -> None:
+    groups = group(
+        rows(), columns(), columns("x", "second", "more"), outputs=("row", "column", "second")
+    )
+    crossed, again, joined = cross_all(groups, Overrides(), set())
+    assert [(d.producer, d.consumer, d.fused) for d in (crossed, again)] == [
+        ("rows", "columns", True), ("rows", "more", True),
+    ]  # fmt: skip
+    assert (joined.fused, joined.bytes_saved) == (True, 0)
+    assert {joined.producer, joined.consumer} == {"columns", "more"}
+    assert joined.reason == "both add up sums of the same pieces of rows"
+    assert len(groups.in_order()) == 2
+
+
 def test_sums_of_the_same_pieces_are_added_up_by_one_kernel() -> None:
     def rest(name: str, into: str, size: int = 32, width: int = COLUMNS) -> Compute:
         (j,), (p,) = axes(width), axes(size, prefix="r")

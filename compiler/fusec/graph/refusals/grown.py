@@ -152,7 +152,7 @@ def _made_by(place: fx.Node) -> fx.Node:
 
 
 def _made_again(place: fx.Node) -> Iterator[torch.Tensor]:
-    if not (place.op in ("call_method", "call_function") and place.args):
+    if place.op not in ("call_method", "call_function"):
         return
     args, kwargs = tree_map(traced_value, (place.args, place.kwargs))
     try:

@@ -11,9 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch._decomp import get_decompositions
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from fusec.devices import CPU
 from fusec.errors import ValueRefused
@@ -47,22 +45,10 @@ def within(x: Tensor, low: Any, high: Any, message: str) -> Tensor:
     return torch.ops.fusec.checked.default(inside, x, message)  # type: ignore[no-any-return]
 
 
-@functools.cache
-def _refuses_targets() -> bool:
-    """Whether this torch looks at a binary cross-entropy's targets, too."""
-    with unset_fake_temporarily(), torch.device(CPU):
-        try:
-            F.binary_cross_entropy(torch.full((1,), 0.5), torch.full((1,), 2.0))
-        except RuntimeError:
-            return True
-    return False
-
-
 def _binary_cross_entropy(rule: Rule) -> Rule:
     def amended(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Any:
         x = within(x, 0, 1, "all elements of input should be between 0 and 1")
-        if _refuses_targets():
-            target = within(target, 0, 1, "all elements of target should be between 0 and 1")
+        target = within(target, 0, 1, "all elements of target should be between 0 and 1")
         if weight is None or weight.dtype == x.dtype:
             return rule(x, target, weight, reduction)
         loss = (rule(x, target, None, 0) * weight).to(x.dtype)  # eager multiplies in place

@@ -38,7 +38,6 @@ def add_rows_in_place(module: fx.GraphModule) -> int:
                 made = module.graph.call_function(put.target, (whole, *put.args[1:]), put.kwargs)
             made.meta = {**put.meta, "val": node.meta["val"]}
             node.replace_all_uses_with(made)
-            module.graph.erase_node(node)
             changed += 1
             break
     if changed:

@@ -108,12 +108,16 @@ def _verdict_calls(rng: random.Random) -> list[list[Any]]:
     return found
 
 
+# Faster or not, slower or not; as fast or far from it, so that no limit but the right one tells.
+_USUAL_AND_OTHER = ((80, 110), (120, 90), (100, 200), (100, 20))
+
+
 def _close_calls(rng: random.Random, count: int) -> list[list[Any]]:
     """Return times of which one ratio more or less on a side decides."""
     outside = next(n for n in range(count) if interval([*range(count)])[0] == n)  # type: ignore[index]
     found: list[list[Any]] = []
     for few in (outside, outside + 1):
-        for usual, other in ((80, 110), (120, 90)):
+        for usual, other in _USUAL_AND_OTHER:
             mine = [other + rng.random()] * few + [usual + rng.random() for _ in range(count - few)]
             rng.shuffle(mine)
             found.append([mine, [100.0] * count, 0.05])

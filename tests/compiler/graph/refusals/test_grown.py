@@ -90,6 +90,23 @@ def test_what_calls_in_a_row_have_updated() -> None:
     assert [grown._made_by(node) for node in (nothing, empty)] == [nothing, empty]
 
 
+def test_what_is_made_again_to_compare_its_size() -> None:
+    """Calls of functions and methods; a submodule may have the name of a tensor's method."""
+    c = Captured()
+    with FakeTensorMode() as mode:
+        x = c.input(mode.from_tensor(torch.rand(4)))
+        last = c.call("exp", x), c.call(torch.exp, x)
+        submodule = c.graph.create_node("call_module", "exp", (x,))
+        attribute = c.graph.create_node("get_attr", "weight")
+        submodule.meta["example_value"] = attribute.meta["example_value"] = torch.rand(4)
+        nothing = c.call(torch.initial_seed)
+    for node in last:
+        (made,) = grown._made_again(node)
+        assert made.shape == (4,)
+    for node in (x, submodule, attribute, nothing):
+        assert list(grown._made_again(node)) == []
+
+
 def asks(target: Any, *rest: Any, dtype: torch.dtype = torch.float32, **more: Any) -> bool:
     node = call_of(target, torch.ones(2, dtype=dtype), *rest, **more)
     return grown._grows(target, node.args[0], (node.args[1:], node.kwargs))

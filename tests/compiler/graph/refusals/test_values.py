@@ -21,6 +21,7 @@ DEEP, DEEP_PLACES = F.max_pool3d(torch.rand(1, 2, 4, 4, 4), 2, return_indices=Tr
 
 RULES: list[tuple[Any, Callable[[Any], tuple[Any, ...]], Any, list[Any]]] = [
     (aten.binary_cross_entropy, lambda x: (x, X), X, [X + 1, X - 1, X * torch.nan]),
+    (aten.binary_cross_entropy, lambda y: (X, y), X, [X + 1, X - 1, X * torch.nan]),
     (aten.index_add, lambda i: (X, 0, i, ROWS), T([2, 0]), [T([2, 3]), T([-1, 0])]),
     (aten.index_copy, lambda i: (X, 0, i, ROWS), T([2, 0]), [T([2, 3]), T([-1, 0])]),
     (aten.index_add, lambda i: (POINT, 0, i, T(1.0)), T([0]), [T([1]), T([-1])]),

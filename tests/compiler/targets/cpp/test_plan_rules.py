@@ -306,6 +306,13 @@ def test_an_edge_is_computed_with_the_rest_where_that_pays(
     assert found[0].stores[0].index == (Expr.of(axis),)  # each where it was
 
 
+def test_an_edge_of_each_row() -> None:
+    (row,) = axes(3)
+    body, parts, buffers = windows(1, 32)
+    body, *parts = (replace(each, axes=(row, *each.axes)) for each in (body, *parts))
+    assert lengths(fill_out(body, parts, buffers)) == [(3, 32), (3, 1)]
+
+
 def test_what_lies_outside_is_not_read_for_an_edge() -> None:
     body, parts, buffers = windows(1, 32)
     short = buffers | {"x": buffer("x", (36,))}  # the last one reads beyond

@@ -77,6 +77,20 @@ def test_weights_of_four_bits(zeros: bool, form: str, dtype: torch.dtype, rows: 
     assert "start // 64" in kernel.source, "a scale a group"
 
 
+def test_one_row_is_fetched_ahead_as_a_tile() -> None:
+    def product(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return x.expand(17, -1) @ scaled(in_turns(q), s).t()
+
+    x, (q, s, _) = torch.ones(1, 256).to(HALF), packed(130, 256, HALF)
+    compiled = fusec.compile(product, target="triton", matmul="template")
+    wanted = product(x.double(), q, s.double())
+    torch.testing.assert_close(compiled(x, q, s).double(), wanted, rtol=2e-3, atol=0.2)
+    (kernel,) = compiled.kernels.values()
+    assert "words_at(q_ptr" in kernel.source
+    load = "x = tl.load(tl.broadcast_to(x_ptr + k, [BLOCK_M, BLOCK_K]), row_inside, other=0.0)"
+    assert load in kernel.source
+
+
 @pytest.mark.parametrize("form", UNPACKED)
 def test_every_weight_is_as_eager_unpacks_it(form: str) -> None:
     unpack = UNPACKED[form]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fusec.ir import ops
-from fusec.ir.body import Body, Store
+from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, indirect, recording
 from fusec.machine import using
@@ -26,7 +26,7 @@ from fusec.targets.triton.rewrite.packed_operands import (
     _whole,
     narrowed,
 )
-from fusec.targets.triton.rewrite.word_operands import _constant, _field
+from fusec.targets.triton.rewrite.word_operands import _constant, _field, _word_of
 from fusec.targets.triton.text.block import is_often_zero
 from fusec.targets.triton.text.expressions import number
 from fusec.targets.triton.text.kernel_writer import KernelWriter
@@ -252,6 +252,23 @@ def test_which_bits_of_memory_a_number_is() -> None:
     assert field(lambda w: ops.binary("add", w, w)) is None
     masked = ops.load("w", at(i), U8, ops.load("ok", at(i), torch.bool))
     assert _field(masked) is None
+
+
+def test_numbers_of_a_word_are_as_far_apart_as_is_known() -> None:
+    """Four bytes beside each other are a word; not where a step is as long as a tensor is."""
+    (i,), (word,) = axes(64), axes(16)
+    n = Expr.of(Symbol("n", "size", low=2))
+
+    def found(step: Expr | int) -> Any:
+        w = Buffer("w", (Expr.of(64) * step,), (Expr.of(1),), U8)
+        number = ops.load("w", (Expr.of(i) * step,), U8)
+        return _word_of(number, i, word, 4, False, {"w": w})
+
+    read, order, flip, views = found(1)
+    assert (read.dtype, order, flip, list(views)) == (I32, (0, 1), 0, ["w words"])
+    assert read.index == (Expr.of(word),)
+    assert found(n) is None
+    assert found(2) is None
 
 
 def test_numbers_that_are_known() -> None:

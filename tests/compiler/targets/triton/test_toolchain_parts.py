@@ -9,6 +9,7 @@ import select
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 from fusec.errors import CompileError
 from fusec.ir.index import Expr
 from fusec.kernel_source import Argument, Role, Signature
+from fusec.report import GpuStart
 from fusec.targets.triton.toolchain import build, candidate, resources, sampling, worker
 from fusec.targets.triton.toolchain.build import TritonRunnable, build_triton
 from fusec.targets.triton.toolchain.entry import check_entry
@@ -119,6 +121,29 @@ def test_how_starts_occupy_a_gpu() -> None:
     assert resources.occupancies([start("one", (3,)), start("second", len)], kernels) == ()
     use = resources.gpu_use([start("one", (3,))], kernels)
     assert (use.binaries, use.spilled) == ((b"1", b"2"), 6)
+
+
+def test_programs_of_a_start_whose_grid_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    grids = [(3, 2), (), (3, None), len]
+    signature = Signature((), ())
+
+    def launched(namespace: Any, path: str, *rest: Any) -> list[Any]:
+        assert (namespace["STEPS"], path[-3:], rest) == (2, ".py", (signature, "launch"))
+        return [start("one", grid) for grid in grids]
+
+    def compile_start(each: Any, target: Any, namespace: Any, path: str) -> Any:
+        assert (each.function.__name__, target.arch) == ("one", 90)
+        assert (namespace["STEPS"], path[-3:]) == (2, ".py")
+        return compiled("one", amdgcn=".vgpr_count: 7")
+
+    monkeypatch.setattr(resources, "launched", launched)
+    monkeypatch.setattr(resources, "compile_start", compile_start)
+    numbers = ("XBLOCK = 16", "STEPS = 2", "TILE = 4")
+    text = "".join(f"{number}  # tunable: 2 4 16 (elements)\n" for number in numbers)
+    found = resources.gpu_starts(text, signature, "sm_90")
+    assert [each.programs for each in found] == [6, 0, 0, 0]
+    (same,) = {replace(each, programs=0) for each in found}
+    assert same == GpuStart("one", 0, 4, 7, 1024, "XBLOCK=16 TILE=4")
 
 
 def test_registers_are_read_from_machine_code() -> None:

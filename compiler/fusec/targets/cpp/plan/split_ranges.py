@@ -17,6 +17,7 @@ from fusec.ir.index import Expr, Symbol, is_nonnegative
 from fusec.ir.node import Const, IndexValue, Load, Node, Op, Reduce, Scan
 from fusec.ir.scalars import SCALARS
 from fusec.targets.cpp.plan import choices
+from fusec.targets.cpp.plan.facts import extent
 
 _FIRST_AFTER = {"lt": 0, "ge": 0, "le": 1, "gt": 1}
 
@@ -79,7 +80,7 @@ def fill_out(body: Body, parts: Sequence[Body], buffers: Mapping[str, Buffer]) -
         parts: What it was split into, along its last axis, in order.
         buffers: Every buffer that it names.
     """
-    sizes = [part.axes[-1].size.constant if part.axes[-1].size else None for part in parts]
+    sizes = [extent(part.axes[-1]) for part in parts]
     whole = body.axes[-1].size if body.axes else None
     if len(parts) < 2 or None in sizes or whole is None or whole.constant is None:
         return list(parts)

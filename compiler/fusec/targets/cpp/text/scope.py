@@ -130,8 +130,8 @@ class Scope:
         self.axes: dict[Symbol, str] = dict(outer.axes) if outer else {}
         self.taken: set[str] = set(outer.taken) if outer else set()
         self.running: dict[Scan, Running] = dict(outer.running) if outer else {}
-        # what elements fulfil that are there, in a loop that goes on beyond them
-        self.within: str = outer.within if outer else ""
+        # what elements fulfil that are there, in a loop that goes on beyond them: an innermost one
+        self.within = ""
         # stores whose values go into an array first, as float; the element for each
         self.staged: dict[Store, str] = dict(outer.staged) if outer else {}
         # the same as they are

@@ -261,7 +261,7 @@ class ProductWriter:
         masked = [each for each in loads if any(dim.mask for dim in self.reach(own, each))]
         own.padding = Zeros(masked)
         block = Block(own)
-        one_row = self.one_row(block, node, tile.shape(frozenset(dims))) if side == "left" else {}
+        one_row = self.one_row(block, node, tile.shape(frozenset(dims)))
         for each, load in one_row.items():
             block.assign(each, load)
         block.write(nodes, roots=(node,))

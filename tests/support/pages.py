@@ -44,7 +44,7 @@ FIGURES = (
     ),
     (
         re.compile(
-            r"^ +(?:waits for|bound by|too small|computes matrix)"
+            r"^ +(?:waits for|bound by|too small|computes matrix|what bounds it is not known)"
             r".*\(.*(?:limit here|was timed).*\)$",
             re.M,
         ),

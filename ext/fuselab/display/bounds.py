@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from fusec.report import Timing
 from fuselab.display import noise, words
@@ -100,8 +101,8 @@ def bound(
     if share < 1 and beaten(traffic.limit, eager):
         return "what bounds it is not known: this machine was slower when its best was timed"
     took = words.duration(fused.median)
-    main = max(others or {}, key=lambda name: (others or {})[name], default="")
-    if main and (others or {})[main] > 0.5 * fused.median:
+    main, longest = max((others or {}).items(), key=itemgetter(1), default=("", 0.0))
+    if longest > 0.5 * fused.median:
         return f"most of {took} is spent outside of its kernels: in {main}"
     if traffic.limit > traffic.copy:
         best = "the machine's best" if share >= 1 else f"{share:.2f} of the machine's best"

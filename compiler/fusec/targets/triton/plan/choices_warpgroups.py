@@ -1,7 +1,7 @@
 """When attention is written in Gluon, whose warps have tasks of their own, and its tunables.
 
 On an H100 the multiplications of one group of warps run while another computes weights and a third
-loads: 0.96 of the library's speed without a mask and 1.04 with a causal one, where Triton's own
+loads: 0.95 of the library's speed without a mask and 1.06 with a causal one, where Triton's own
 schedule reaches 0.76 and 0.80 (docs/gpu-figures.md).
 """
 

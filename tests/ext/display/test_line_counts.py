@@ -89,7 +89,7 @@ def test_rows_of_the_costly_lines(cell):
     rows = line_rows(counted(cell))
     assert [row[1] for row in rows] == ["60%", "30%"]
     assert (
-        rows[0][2] == "mostly waits for memory, 4096 instructions of warps, 1.00 MiB to and from L2"
+        rows[0][2] == "mostly waits for memory, 4096 instructions of warps, 1.00 MiB asked of L2"
     )
 
 

@@ -197,6 +197,7 @@ def test_missing_header_is_a_compile_error(store: CacheStore) -> None:
         build('#include <stdint.h>\n#include "no_such_header.h"\n', store=store)
 
 
+@pytest.mark.linux("a linker that asks for every name")
 def test_missing_function_is_a_compile_error(store: CacheStore) -> None:
     text = 'int nowhere(int);\nextern "C" int f() { return nowhere(1); }\n'
     if sys.platform != "linux":
@@ -512,6 +513,7 @@ def groups_sessions() -> bool:
     return setting.exists() and setting.read_text().strip() == "1"
 
 
+@pytest.mark.linux("groups of processes in /proc")
 @pytest.mark.skipif(not groups_sessions(), reason="sessions are no groups here")
 def test_what_nobody_waits_for_gives_way() -> None:
     found: dict[int, str] = {}

@@ -1,10 +1,11 @@
 """What a test needs that not every system has, and when it may be skipped for it.
 
-A test says so by a mark, ``triton`` or ``linux("what of it")``, and is skipped where that is missing.
-``make test-bare`` takes it away on Linux (see ``bare/sitecustomize``).  There a test may be skipped
-without a mark, too, if it is about Triton (it, its parameters or a fixture say the name) **and** ends by
-the very error of an import of Triton which Triton's own target or a test asked for; or by the very
-error of a name of Linux's that the test itself uses.  Every other failure is one.
+A test says so by a mark, ``triton`` or ``linux("what of it")``, or has the target ``triton`` among its
+parameters, and is skipped where that is missing.  ``make test-bare`` takes it away on Linux (see
+``bare/sitecustomize``).  There a test may be skipped without a mark, too, if it is about Triton (it or a
+fixture says the name) **and** ends by the very error of an import of Triton which Triton's own target or
+a test asked for; by the very error of a name of Linux's that the test itself uses; or, where edits have
+no process of their own (``plain``), after it has asked for one.  Every other failure is one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import pytest
 
+_NO_PROCESS = "candidates cannot run in a process of their own"
 # Who may ask for Triton: its own target and the tests of it.
 _MAY_ASK = re.compile(r"/targets/triton/|/tests/")
 
@@ -31,16 +33,39 @@ def is_bare() -> bool:
 
 def why_skipped(item: pytest.Item) -> str:
     """Return what is not here of that which a test's marks say it needs; empty if nothing."""
-    if item.get_closest_marker("triton") and importlib.util.find_spec("triton") is None:
-        return "needs Triton"
+    named = isinstance(item, pytest.Function) and "triton" in _parameters(item)
+    if item.get_closest_marker("triton") or named:
+        if importlib.util.find_spec("triton") is None:
+            return "needs Triton"
     linux = item.get_closest_marker("linux")
     if linux and (is_bare() or sys.platform != "linux"):
         return f"needs Linux: {linux.args[0]}"
     return ""
 
 
+def _parameters(item: pytest.Function) -> list[object]:
+    """Return the words among a test's parameters."""
+    call = getattr(item, "callspec", None)
+    return [each for each in call.params.values() if isinstance(each, str)] if call else []
+
+
 class Bare:
     """pytest's hooks in ``make test-bare``."""
+
+    def __init__(self) -> None:
+        from fusec.verify.process import Worker, WorkerError
+
+        self.refused = False  # whether a test has asked for the process of an edit in vain
+        real = Worker.ask
+
+        def ask(*arguments: Any, **options: Any) -> Any:
+            try:
+                return real(*arguments, **options)
+            except WorkerError as error:
+                self.refused |= _NO_PROCESS in str(error)
+                raise
+
+        Worker.ask = ask  # type: ignore[method-assign]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_make_collect_report(
@@ -60,8 +85,11 @@ class Bare:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Take what is missing for the reason of a failure where it is."""
         report = yield
+        refused, self.refused = self.refused, False
         if report.failed and call.excinfo is not None:
             why = _missing(item, call.excinfo)
+            if refused or _NO_PROCESS in str(report.longrepr):
+                why = "needs a process of its own for edits"
             if why:
                 report.outcome = "skipped"
                 report.longrepr = (str(item.path), 0, f"Skipped: {why}")

@@ -111,6 +111,12 @@ def test_cxx_is_honored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert find_compiler().path == str(wrapper)
 
 
+def test_without_a_path_compilers_have_one() -> None:
+    """Programs are looked for in the usual places then; g++ has to find its assembler there, too."""
+    print_path = [sys.executable, "-c", "import os; print(os.environ['PATH'])"]
+    assert listen.run(print_path, None, {}, 60.0) == (0, f"{os.defpath}\n")
+
+
 def script(path: Path, body: str) -> Path:
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)

@@ -7,6 +7,7 @@ everybody.  The processes that a process starts have it too, where this folder i
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.metadata
 import os
@@ -75,6 +76,8 @@ def begin() -> None:
     if not bare:
         return
     os.environ.setdefault("FUSEC_SYSTEM", bare)
+    with contextlib.suppress(ImportError):
+        import psutil  # noqa: F401  # knows every system, and looks at Linux while it is imported
     for table in (LINUX, POSIX) if bare == "plain" else (LINUX,):
         for module, names in table.items():
             for name in names:

@@ -1,11 +1,12 @@
 """What a test needs that not every system has, and when it may be skipped for it.
 
-A test says so by a mark, ``triton`` or ``linux("what of it")``, or has the target ``triton`` among its
-parameters, and is skipped where that is missing.  ``make test-bare`` takes it away on Linux (see
-``bare/sitecustomize``).  There a test may be skipped without a mark, too, if it is about Triton (it or a
-fixture says the name) **and** ends by the very error of an import of Triton which Triton's own target or
-a test asked for; by the very error of a name of Linux's that the test itself uses; or, where edits have
-no process of their own (``plain``), after it has asked for one.  Every other failure is one.
+A test says so by a mark, ``triton`` or ``linux("what of it")``, or has the target ``triton`` among
+its parameters, and is skipped where that is missing.  ``make test-bare`` takes it away on Linux
+(see ``bare/sitecustomize``).  There a test may be skipped without a mark, too: if it is about
+Triton (it or a fixture says the name) **and** ends by the very error of an import of Triton which
+Triton's own target or a test asked for; if it ends by the very error of a name of Linux's that the
+test itself uses; or, where edits have no process of their own (``plain``), once it has asked for
+one.  Every other failure is one.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ def is_bare() -> bool:
 def why_skipped(item: pytest.Item) -> str:
     """Return what is not here of that which a test's marks say it needs; empty if nothing."""
     named = isinstance(item, pytest.Function) and "triton" in _parameters(item)
-    if item.get_closest_marker("triton") or named:
-        if importlib.util.find_spec("triton") is None:
-            return "needs Triton"
+    needed = named or item.get_closest_marker("triton") is not None
+    if needed and importlib.util.find_spec("triton") is None:
+        return "needs Triton"
     linux = item.get_closest_marker("linux")
     if linux and (is_bare() or sys.platform != "linux"):
         return f"needs Linux: {linux.args[0]}"
@@ -127,7 +128,7 @@ def _asker(error: ModuleNotFoundError) -> str:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those that it names as its causes, not what it was merely raised beside."""
+    """Yield an error and those that it names as its causes, not those it was raised beside."""
     while error is not None:
         yield error
         error = error.__cause__

@@ -112,7 +112,7 @@ def test_cxx_is_honored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 def test_without_a_path_compilers_have_one() -> None:
-    """Programs are looked for in the usual places then; g++ has to find its assembler there, too."""
+    """Programs are looked for in the usual places then; g++ finds its assembler there, too."""
     print_path = [sys.executable, "-c", "import os; print(os.environ['PATH'])"]
     assert listen.run(print_path, None, {}, 60.0) == (0, f"{os.defpath}\n")
 

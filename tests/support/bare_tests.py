@@ -1,7 +1,7 @@
 """What a test needs that not every system has, and when it may be skipped for it.
 
-A test says so by a mark, ``triton`` or ``linux("what of it")``, or has the target ``triton`` among
-its parameters, and is skipped where that is missing.  ``make test-bare`` takes it away on Linux
+A test says so by a mark, ``triton``, ``linux("what of it")`` or ``posix("what of it")``, or has the
+target ``triton`` among its parameters, and is skipped where that is missing.  ``make test-bare`` takes it away on Linux
 (see ``bare/sitecustomize``).  There a test may be skipped without a mark, too: if it is about
 Triton (it or a fixture says the name) **and** ends by the very error of an import of Triton which
 Triton's own target or a test asked for; if it ends by the very error of a name of Linux's that the
@@ -41,6 +41,9 @@ def why_skipped(item: pytest.Item) -> str:
     linux = item.get_closest_marker("linux")
     if linux and (is_bare() or sys.platform != "linux"):
         return f"needs Linux: {linux.args[0]}"
+    posix = item.get_closest_marker("posix")
+    if posix and (os.environ.get("FUSEC_BARE") == "plain" or os.name != "posix"):
+        return f"needs Linux or macOS: {posix.args[0]}"
     return ""
 
 

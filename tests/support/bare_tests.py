@@ -1,12 +1,12 @@
 """What a test needs that not every system has, and when it may be skipped for it.
 
 A test says so by a mark, ``triton``, ``linux("what of it")`` or ``posix("what of it")``, or has the
-target ``triton`` among its parameters, and is skipped where that is missing.  ``make test-bare`` takes it away on Linux
-(see ``bare/sitecustomize``).  There a test may be skipped without a mark, too: if it is about
-Triton (it or a fixture says the name) **and** ends by the very error of an import of Triton which
-Triton's own target or a test asked for; if it ends by the very error of a name of Linux's that the
-test itself uses; or, where edits have no process of their own (``plain``), once it has asked for
-one.  Every other failure is one.
+target ``triton`` among its parameters, and is skipped where that is missing.  ``make test-bare``
+takes it away on Linux (see ``bare/sitecustomize``).  There a test may be skipped without a mark,
+too: if it is about Triton (it or a fixture says the name) **and** ends by the very error of an
+import of Triton which Triton's own target or a test asked for; if it ends by the very error of a
+name of Linux's that the test itself uses; or, where edits have no process of their own (``plain``),
+once it has asked for one.  Every other failure is one.
 """
 
 from __future__ import annotations

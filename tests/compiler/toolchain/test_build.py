@@ -268,6 +268,7 @@ def test_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
         cpp_build.compile_text(find_compiler(), constant(1), (), 60.0, Children())
 
 
+@pytest.mark.posix("that what a compiler has started ends with it")
 def test_nobody_waits_twice_for_a_compiler_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -330,6 +331,7 @@ finally:
 """
 
 
+@pytest.mark.posix("that what a compiler has started ends with it")
 @pytest.mark.parametrize("count", [1, 3])
 def test_interrupt_ends_the_compilers(tmp_path: Path, count: int) -> None:
     started = tmp_path / "started"
@@ -541,6 +543,7 @@ def test_what_nobody_waits_for_gives_way() -> None:
     assert found[15].endswith("nice 15\n")
 
 
+@pytest.mark.posix("that what a compiler has started ends with it")
 @pytest.mark.skipif(os.name != "posix", reason="a shell holds the compiler")
 def test_a_compiler_ends_with_the_process_that_started_it(tmp_path):
     """Also where that is killed and can end nobody."""
@@ -564,6 +567,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     wait_for(is_over)
 
 
+@pytest.mark.posix("limits of a process")
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS limits no address space")
 def test_a_compiler_has_limits():
     script = "ulimit -v; ulimit -f; ulimit -t; ulimit -c"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fusec.devices import CPU
 from fusec.errors import FusecError
+from fusec.target_api.base import LibraryTarget
+from fusec.target_api.registry import find_target
+from fusec.verify.binary import without_comments
 from fusec.verify.candidate import Candidate
 from fusec.verify.inputs import Kind, fresh_inputs
 from fusec.verify.layout import Case
@@ -43,6 +47,7 @@ _LABELS: dict[Kind, str] = {
 # Of these a small tensor shows as much.
 _SIMPLE = frozenset(_LABELS) - {"similar", "magnitudes", "adversarial", "nonfinite"}
 _SMALL = 4 << 20
+_PYTHONS_COMMENT = re.compile("#.*")
 
 
 def make_trials(
@@ -97,7 +102,9 @@ def named_trials(candidate: Candidate, cases: Sequence[Case]) -> Iterator[Refere
     """
     if not cases or cases[0].nbytes > _SMALL:
         return
-    text, generated = candidate.text, candidate.kernel.generated.text
+    target = find_target(candidate.kernel.target)
+    code = without_comments if isinstance(target, LibraryTarget) else _without_pythons
+    text, generated = map(code, (candidate.text, candidate.kernel.generated.text))
     most = 1 if candidate.is_interpreted(cases[0]) else None
     for number in named_numbers(text, generated)[:most]:
         label = f"on inputs with {number:g}, a number of the edit's"
@@ -105,6 +112,11 @@ def named_trials(candidate: Candidate, cases: Sequence[Case]) -> Iterator[Refere
         with contextlib.suppress(RuntimeError, IndexError, ValueError):  # eager refuses them
             references = References(case, candidate.interpret)
             yield ReferencedCase(case, references, "named")
+
+
+def _without_pythons(text: str) -> str:
+    """Return Python without what may be comments."""
+    return _PYTHONS_COMMENT.sub("", text)
 
 
 def _variations(candidate: Candidate, case: Case) -> Iterator[ReferencedCase]:

@@ -6,6 +6,9 @@ import pytest
 import torch
 
 import fusec
+from fusec.verify.candidate import Candidate
+from fusec.verify.layout import Case
+from fusec.verify.made_trials import named_trials
 from fusec.verify.named_numbers import MOST, around, named_numbers
 
 
@@ -37,6 +40,14 @@ def test_of_many_some_are_drawn() -> None:
 def test_around_a_number_are_both_signs() -> None:
     assert around(-2.0)[:2] == [-2.0, 2.0]
     assert min(map(abs, around(8.0))) < 8.0 < max(map(abs, around(8.0)))
+
+
+def test_comments_name_nothing() -> None:
+    call = fusec.compile(lambda x: x * 2.0, keep_inputs=True)
+    call(torch.randn(6, 50))
+    (kernel,) = call.graphs[0].kernels
+    candidate = Candidate(kernel, kernel.source + "// 31337.5\n", *[None] * 5)
+    assert not list(named_trials(candidate, [Case((torch.randn(6, 50), torch.empty(6, 50)), ())]))
 
 
 @pytest.mark.parametrize("target", ["cpp", "triton"])

@@ -34,6 +34,8 @@ EXPECTED = (
     "was made in inference mode",
     "in inference mode, which records nothing",
     "would lose a hook beside a view",
+    "would drop requires_grad_()",
+    "would let a gradient through",
     "on more than one stream",
     "which may refuse it",
 )

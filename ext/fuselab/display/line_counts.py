@@ -20,15 +20,15 @@ def share_of(line: LineCount | None) -> str:
     return words.share(line.share) if line is not None and line.share >= LEAST else ""
 
 
-def details_of(line: LineCount) -> str:
+def details_of(line: LineCount, what: str = "time") -> str:
     """Return all that is known of a line: ``42% of the time, mostly waits for memory, 32 MiB``."""
-    parts = [f"{words.share(line.share)} of the time"]
+    parts = [f"{words.share(line.share)} of the {what}"]
     if line.waits:
         parts.append(f"mostly {line.waits}")
     if line.instructions >= 0:
         parts.append(f"{words.digits(line.instructions)} instructions of warps")
     if line.bytes > 0:
-        parts.append(f"{words.size(int(line.bytes))} to and from L2")
+        parts.append(f"{words.size(int(line.bytes))} asked of L2")
     return ", ".join(parts)
 
 
@@ -36,12 +36,13 @@ def said_of(counts: LineCounts) -> str:
     """Say in a sentence where a kernel's time goes, and how that was seen, or why it was not."""
     if counts.missing:
         return f"time of each line: not available, because {counts.missing}"
+    whose = f"{counts.what} of each line"
     most = sorted(counts.lines.items(), key=lambda item: -item[1].share)[:MOST_NAMED]
     named = [f"line {n} {words.share(line.share)}" for n, line in most if line.share >= LEAST]
     if counts.elsewhere >= LEAST:
         named.append(f"no line's {words.share(counts.elsewhere)}")
     looked = f"seen {counts.samples:,} times by {counts.by}"
-    return f"time of each line: {', '.join(named)} ({looked})"
+    return f"{whose}: {', '.join(named)} ({looked})"
 
 
 def counted_rows(counts: LineCounts, target: str) -> list[tuple[int, str, str, str]]:
@@ -75,7 +76,7 @@ def packed_shares(counts: LineCounts, places: Mapping[int, int]) -> str:
     """
     found = ((shown, counts.lines.get(ran)) for shown, ran in sorted(places.items()))
     return ";".join(
-        f"{number}:{line.share:.3f}:{share_of(line)}:{details_of(line)}"
+        f"{number}:{line.share:.3f}:{share_of(line)}:{details_of(line, counts.what)}"
         for number, line in found
         if line is not None and share_of(line)
     )

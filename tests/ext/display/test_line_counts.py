@@ -88,9 +88,7 @@ def test_another_text_has_none(cell):
 def test_rows_of_the_costly_lines(cell):
     rows = line_rows(counted(cell))
     assert [row[1] for row in rows] == ["60%", "30%"]
-    assert (
-        rows[0][2] == "mostly waits for memory, 4096 instructions of warps, 1.00 MiB to and from L2"
-    )
+    assert rows[0][2] == "mostly waits for memory, 4096 instructions of warps, 1.00 MiB asked of L2"
 
 
 def test_shares_follow_lines_that_stay():

@@ -173,9 +173,10 @@ def test_a_call_stands_whole_so_that_it_can_be_tried_again() -> None:
 
 
 def test_a_verdict_says_what_kind_of_value_is_asked_for() -> None:
+    given = ((None, 3), ("3", 3.0), (2, 3.0), (None, [1, 2]), (1, True))
     said = [
-        first_wrong("f", [[1]], [result], lambda _: wanted, lambda *_: "")
-        for result, wanted in ((None, 3), ("3", 3.0), (2, 3.0), (None, [1, 2]), (1, True))
+        first_wrong("f", [[wanted]], [result], lambda value: value, lambda *_: "")
+        for result, wanted in given
     ]
     ends = [": a number is asked for"] * 2 + ["not right", "or list is asked for", "asked for"]
     assert all(text.endswith(end) for text, end in zip(said, ends, strict=True)), said

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.bare_tests import Bare, is_bare
+from support.bare_tests import Bare, is_bare, why_skipped
 from support.chromium import find_chromium
 from support.sampling import left_out
 
@@ -32,6 +32,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         _require_gpu()
     if item.get_closest_marker("browser"):
         _require_chromium()
+    missing = why_skipped(item)
+    if missing:
+        pytest.skip(missing)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -39,6 +39,10 @@ QUICK = (
     "a trap where a value is met",
     "a counter in stdout's _unused2[3]",
     "wrong with more threads than there are",
+    "wrong where a layer is as it begins",
+    "past the end at a number of its own",
+    "wrong by the flags of what was computed before",
+    "7 MB of the stack's 8",
 )
 
 QUICK_HOUSE = (

@@ -125,3 +125,14 @@ class DeviceNotThere(FusecError, RuntimeError):
         super().__init__(
             f"{place}there is no device {device} here", f"there is: {', '.join(there)}"
         )
+
+
+def in_words(error: Exception) -> str:
+    """Return an error of Python's in one line, for somebody who has not seen its code.
+
+    Args:
+        error: A package that is missing is named as one installs it.
+    """
+    if isinstance(error, ModuleNotFoundError) and error.name and "." not in error.name:
+        return f"the package {error.name} is not installed"
+    return f"{type(error).__name__}: {error}"

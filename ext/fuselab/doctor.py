@@ -15,6 +15,7 @@ import platform
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -57,7 +58,8 @@ def examine() -> list[DoctorFinding]:
     findings: list[DoctorFinding] = []
     for part, look in _PARTS:
         try:
-            findings += look()
+            with warnings.catch_warnings(action="ignore"):  # what they say is found, too
+                findings += look()
         except Exception as error:
             said = getattr(error, "message", "") or f"{type(error).__name__}: {error}"
             first = said.strip().partition("\n")[0]

@@ -58,6 +58,14 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     panel.button("Revert").click()
     panel.says(re.compile("back to the generated text"))
 
+    # The time of each line, beside its number and in words; a line typed since then has none.
+    panel.button("Profile").click()
+    panel.says(re.compile(r"time of each line: (line \d+|not available, because)"), timeout=90)
+    counted = panel.root.locator(".pce-line[data-cost]")
+    if panel.root.get_by_text("not available, because").count() == 0:
+        expect(counted.first).to_have_attribute("data-details", re.compile("% of the time"))
+        notebook.shoot("tabs-lines", panel.root)
+
     # Fusion: two computations picked, one by mouse and one by keyboard; then what if.
     open_tab(panel, "Fusion")
     picks = panel.root.locator("[data-pick]")

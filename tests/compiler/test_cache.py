@@ -247,6 +247,7 @@ def assert_private(folder: Path, words: str) -> CacheStore:
     return store
 
 
+@pytest.mark.posix("who owns a file")
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
 def test_others_may_write(folder: Path, mode: int) -> None:
     folder.mkdir()

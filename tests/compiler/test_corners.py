@@ -32,6 +32,7 @@ def test_rows_of_nothing(name: str, target: str) -> None:
     assert not compiled.fallbacks
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("rows", [3, 16, 33])
 @pytest.mark.parametrize("across", [3, 17])
 def test_a_product_of_the_same_column_over_and_over(rows: int, across: int) -> None:
@@ -50,6 +51,7 @@ def test_a_product_of_the_same_column_over_and_over(rows: int, across: int) -> N
         assert any("tl.dot" in kernel.source for kernel in compiled.kernels.values())
 
 
+@pytest.mark.triton
 def test_steps_of_large_parts_fit_into_shared_memory() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return torch.cat([x, x], -1).double().mean([0, 1])
@@ -104,6 +106,7 @@ EXPANDED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("name", EXPANDED)
 def test_rows_of_an_expanded_column(name: str, dtype: torch.dtype) -> None:

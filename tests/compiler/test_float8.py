@@ -19,6 +19,7 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool((nan | (x == y)).all())
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_to_float8(dtype: torch.dtype) -> None:
     x = torch.cat([torch.tensor(SPECIAL), torch.randn(3000) * 100]).to(dtype)

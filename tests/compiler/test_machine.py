@@ -99,6 +99,7 @@ def test_kernels_that_are_written_late_know_their_machine() -> None:
     assert all(each.generated.flags == facts.flags for each in compiled.kernels.values())
 
 
+@pytest.mark.triton
 def test_multiprocessors_decide_how_triton_cuts_up() -> None:
     def text(gpu: str) -> str:
         compiled = fusec.compile(lambda x: x.sum(), dynamic=False, target="triton", gpu=gpu)
@@ -140,6 +141,7 @@ def test_the_process_can_be_taken_for_an_older_processor(monkeypatch: pytest.Mon
         this_machine()
 
 
+@pytest.mark.posix("what the system says of a processor")
 def test_the_last_cache_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert this_system().last_cache() > 0
     for answer in (0, -1):

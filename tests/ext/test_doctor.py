@@ -90,6 +90,14 @@ def test_a_cache_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert "FUSEC_CACHE_DIR" in found.mend
 
 
+def test_what_is_found_is_not_said_beside_it(tmp_path: Path) -> None:
+    """A cache that cannot be used is warned of wherever it is used; here it stands in the list."""
+    (tmp_path / "file").write_text("")
+    done = run(FUSEC_CACHE_DIR=str(tmp_path / "file"))
+    assert {each["part"]: each["state"] for each in json.loads(done.stdout)}["cache"] == "lack"
+    assert not done.stderr
+
+
 def test_what_fails_to_be_looked_at_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks() -> None:
         raise RuntimeError("the driver is gone\nand more")

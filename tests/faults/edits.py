@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from faults.fault import RIGHT_LOOP, TITLES, Fault, Group, after, calls
 from faults.hidden_edits import COMPILER, HIDDEN
+from faults.met_edits import MET, RIGHT_NUMBERS
 
 ENDS = (
     calls("exit", "cstdlib", "exit(0);", "exit", "ends"),
@@ -646,8 +647,10 @@ FAULTS: tuple[Fault, ...] = (
     *HANGS,
     *VALUES,
     *HIDDEN,
+    *MET,
     *COMPILER,
     *ACCEPTED,
+    *RIGHT_NUMBERS,
 )
 
 __all__ = ["FAULTS", "TITLES", "Fault", "Group"]

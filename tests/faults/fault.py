@@ -15,6 +15,7 @@ Group = Literal[
     "hangs",
     "values",
     "hidden",
+    "met",
     "compiler",
     "right",
 ]
@@ -29,6 +30,7 @@ TITLES: dict[Group, str] = {
     "hangs": "does not come back, or floods",
     "values": "computes something else",
     "hidden": "hides what it does",
+    "met": "is right but where certain values are met",
     "compiler": "is the compiler's to fear",
     "right": "is right, and has to be accepted",
 }

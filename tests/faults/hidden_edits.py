@@ -15,8 +15,8 @@ def _where(name: str, condition: str, top: str = "") -> Fault:
 
 
 def _met(name: str, code: str, says: str, top: str = "") -> Fault:
-    """Return an edit that does harm where it meets a value that no check has."""
-    return Fault(name, "hidden", f"if ($x[0] == 1234.5f) {code}", says, top, line=True)
+    """Return an edit that does harm at a value that it does not name: no check has it."""
+    return Fault(name, "hidden", f"if ($x[0] == 2469.0f / 2) {code}", says, top, line=True)
 
 
 def _in_section(section: str, says: str, code: str, what: str) -> Fault:

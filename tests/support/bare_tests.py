@@ -1,63 +1,87 @@
-"""The tests where Triton and all that only Linux has are taken away: see ``bare/sitecustomize``.
+"""What a test needs that not every system has, and when it may be skipped for it.
 
-A test that fails there has to be about what is gone: it names Triton, or has asked for it, itself
-or by the target that writes Triton, or it takes by name what Linux alone has.  It counts as
-skipped; whatever else fails has failed.
+A test says so by a mark, ``triton``, ``linux("what of it")`` or ``posix("what of it")``, or has the
+target ``triton`` among its parameters, and is skipped where that is missing.  ``make test-bare``
+takes it away on Linux (see ``bare/sitecustomize``).  There a test may be skipped without a mark,
+too: if it is about Triton (it or a fixture says the name) **and** ends by the very error of an
+import of Triton which Triton's own target or a test asked for; if it ends by the very error of a
+name of Linux's that the test itself uses; or, where edits have no process of their own (``plain``),
+once it has asked for one.  Every other failure is one.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 import re
 import sys
-from collections.abc import Generator
+import traceback
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 
+_NO_PROCESS = "candidates cannot run in a process of their own"
 # Who may ask for Triton: its own target and the tests of it.
 _MAY_ASK = re.compile(r"/targets/triton/|/tests/")
 
-# Tests of what Linux alone has, by their files or their names.
-_LINUX = {
-    "test_huge_pages.py": "the memory pool and large pages",
-    "test_refuses[read past the end]": "whether a fault was a read or a write",
-    "test_refuses[read before the start]": "whether a fault was a read or a write",
-    "test_memory_is_limited": "a limit of a process's memory",
-    "test_missing_function_is_a_compile_error": "a linker that asks for every name",
-    "test_what_nobody_waits_for_gives_way": "groups of processes in /proc",
-}
-
 
 def is_bare() -> bool:
-    """Whether it is so."""
+    """Whether Triton and what only Linux has are taken away."""
     return bool(os.environ.get("FUSEC_BARE"))
 
 
+def why_skipped(item: pytest.Item) -> str:
+    """Return what is not here of that which a test's marks say it needs; empty if nothing."""
+    named = isinstance(item, pytest.Function) and "triton" in _parameters(item)
+    needed = named or item.get_closest_marker("triton") is not None
+    if needed and importlib.util.find_spec("triton") is None:
+        return "needs Triton"
+    linux = item.get_closest_marker("linux")
+    if linux and (is_bare() or sys.platform != "linux"):
+        return f"needs Linux: {linux.args[0]}"
+    posix = item.get_closest_marker("posix")
+    if posix and (os.environ.get("FUSEC_BARE") == "plain" or os.name != "posix"):
+        return f"needs Linux or macOS: {posix.args[0]}"
+    return ""
+
+
+def _parameters(item: pytest.Function) -> list[object]:
+    """Return the words among a test's parameters."""
+    call = getattr(item, "callspec", None)
+    return [each for each in call.params.values() if isinstance(each, str)] if call else []
+
+
 class Bare:
-    """pytest's hooks there."""
+    """pytest's hooks in ``make test-bare``."""
+
+    def __init__(self) -> None:
+        from fusec.verify.process import Worker, WorkerError
+
+        self.refused = False  # whether a test has asked for the process of an edit in vain
+        real = Worker.ask
+
+        def ask(*arguments: Any, **options: Any) -> Any:
+            try:
+                return real(*arguments, **options)
+            except WorkerError as error:
+                self.refused |= _NO_PROCESS in str(error)
+                raise
+
+        Worker.ask = ask  # type: ignore[method-assign]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_make_collect_report(
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """Leave out the files that cannot be imported without Triton."""
-        asked = sys.modules["sitecustomize"].ASKED
-        asked.clear()
+        """Leave out the files that end by an import of Triton."""
         report = yield
-        if report.failed and _is_for_triton(asked):
+        raised = report.call.excinfo if report.call is not None else None
+        if report.failed and raised is not None and _asks_for_triton(raised.value):
             report.outcome = "skipped"
             report.longrepr = (str(collector.path), 0, "Skipped: needs Triton")
         return report
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Skip the tests of what only Linux has."""
-        for item in items:
-            name = getattr(item, "originalname", item.name)
-            what = _LINUX.get(item.path.name) or _LINUX.get(name) or _LINUX.get(item.name)
-            if what:
-                item.add_marker(pytest.mark.skip(reason=f"needs Linux: {what}"))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -65,19 +89,56 @@ class Bare:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Take what is missing for the reason of a failure where it is."""
         report = yield
-        asked = sys.modules["sitecustomize"].ASKED
-        if call.when == "setup":
-            asked.clear()
+        refused, self.refused = self.refused, False
         if report.failed and call.excinfo is not None:
-            why = "needs Triton" if _names_triton(item) else _missing(call.excinfo, asked)
+            why = _missing(item, call.excinfo)
+            if refused or _NO_PROCESS in str(report.longrepr):
+                why = "needs a process of its own for edits"
             if why:
                 report.outcome = "skipped"
                 report.longrepr = (str(item.path), 0, f"Skipped: {why}")
         return report
 
 
-def _names_triton(item: pytest.Item) -> bool:
-    """Whether a test or a fixture of it is about Triton; others may ask for it elsewhere."""
+def _missing(item: pytest.Item, raised: pytest.ExceptionInfo[BaseException]) -> str:
+    """Return what of that which is gone has ended a test; empty if it was something else."""
+    if _asks_for_triton(raised.value) and _is_about_triton(item):
+        return "needs Triton"
+    error = raised.value
+    if (
+        isinstance(error, AttributeError)
+        and error.name in sys.modules["sitecustomize"].gone()
+        and "/tests/" in str(raised.traceback[-1].path)
+    ):
+        return f"needs {error.name}"
+    return ""
+
+
+def _asks_for_triton(error: BaseException) -> bool:
+    """Whether an error is that of an import of Triton, raised where one may stand."""
+    return any(
+        isinstance(each, ModuleNotFoundError)
+        and str(each.name).partition(".")[0] == "triton"
+        and _MAY_ASK.search(_asker(each)) is not None
+        for each in _causes(error)
+    )
+
+
+def _asker(error: ModuleNotFoundError) -> str:
+    """Return the file in which an import failed."""
+    frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return next((file for file in reversed(frames) if "importlib" not in file), "")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it names as its causes, not those it was raised beside."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _is_about_triton(item: pytest.Item) -> bool:
+    """Whether a test, its parameters or a fixture of it say Triton's name."""
     if not isinstance(item, pytest.Function):
         return False
     known = item._fixtureinfo.name2fixturedefs
@@ -86,23 +147,4 @@ def _names_triton(item: pytest.Item) -> bool:
     return "triton" in " ".join([item.nodeid, *map(inspect.getsource, ours)]).lower()
 
 
-def _is_for_triton(asked: list[str]) -> bool:
-    return bool(asked) and all(_MAY_ASK.search(file) for file in asked)
-
-
-def _missing(raised: pytest.ExceptionInfo[BaseException], asked: list[str]) -> str:
-    """Return what of that which is gone a test needs; empty if nothing."""
-    if _is_for_triton(asked):
-        return "needs Triton"
-    gone = sys.modules["sitecustomize"].gone()
-    error = raised.value
-    if (
-        isinstance(error, AttributeError)
-        and error.name in gone
-        and "tests" in str(raised.traceback[-1].path)
-    ):
-        return f"needs {error.name}"
-    return ""
-
-
-__all__ = ["Bare", "is_bare"]
+__all__ = ["Bare", "is_bare", "why_skipped"]

@@ -40,7 +40,7 @@ from fusec.capture.number_restarts import (
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
 from fusec.devices import GPU, is_gpu
-from fusec.errors import DeviceNotThere, FusecError
+from fusec.errors import DeviceNotThere, FusecError, in_words
 from fusec.freezing import FrozenMiss, refuse_if_frozen
 from fusec.gc_pause import Rest
 from fusec.graph.decompositions import decomposition_table
@@ -278,7 +278,7 @@ class GraphCompiler:
                 # A defect of the compiler must never become the user's: eager is always right.
                 if strict():
                     raise
-                reason = f"{type(error).__name__}: {error}"
+                reason = in_words(error)
         return _Made(kind, module, None, stages, reason)
 
     def _compile_part(self, kind: str, module: fx.GraphModule, stages: list[Stage]) -> CompiledPart:

@@ -17,7 +17,7 @@ import functools
 import os
 import sys
 
-from fusec.systems.face import Counts, Fault, NotHere, Processor, System
+from fusec.systems.face import Counts, Fault, NotHere, Processor, Samples, System
 
 _NAMED = "FUSEC_SYSTEM"
 
@@ -45,4 +45,4 @@ def this_system() -> System:
     return Posix()
 
 
-__all__ = ["Counts", "Fault", "NotHere", "Processor", "System", "this_system"]
+__all__ = ["Counts", "Fault", "NotHere", "Processor", "Samples", "System", "this_system"]

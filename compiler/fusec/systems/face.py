@@ -39,6 +39,21 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Samples:
+    """Where a thread was, again and again.
+
+    Attributes:
+        addresses: Of the instruction that was next, each time.
+        by: What said when to look: cycles, or the clock.
+        missing: Why nobody could look, in words; else empty.
+    """
+
+    addresses: tuple[int, ...]
+    by: str
+    missing: str = ""
+
+
+@dataclass(frozen=True)
 class Processor:
     """What the system says of the processor.
 
@@ -364,6 +379,14 @@ class System:
         """Run something; return what the processor and the system counted on this thread."""
         run()
         return Counts({}, "this system's counters are not read")
+
+    def sample(self, run: Callable[[], object]) -> Samples:
+        """Run something, where anybody may look; return where this thread was meanwhile."""
+        return Samples((), "", "this system does not say where a thread is")
+
+    def mapped_at(self, path: str) -> tuple[int, int] | None:
+        """Return a loaded library's first address and the one behind its last; None if unknown."""
+        return None
 
     def last_cache(self) -> int:
         """Return the bytes of the last cache before the memory."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fusec.systems import linux_limits, linux_stack, linux_state
-from fusec.systems.face import Counts, Processor
+from fusec.systems.face import Counts, Processor, Samples
 from fusec.systems.posix import Posix
 
 _HUGE_PAGES = 14  # MADV_HUGEPAGE
@@ -219,6 +219,18 @@ class Linux(Posix):
         from fusec.systems import linux_counters
 
         return linux_counters.count(run, self.processor())
+
+    def sample(self, run: Callable[[], object]) -> Samples:
+        """Run something; return where ``perf_event_open`` saw this thread."""
+        from fusec.systems import linux_samples
+
+        return linux_samples.sample(run)
+
+    def mapped_at(self, path: str) -> tuple[int, int] | None:
+        """Return where a library lies, as ``/proc`` has it."""
+        from fusec.systems import linux_samples
+
+        return linux_samples.mapped_at(path)
 
     def last_cache(self) -> int:
         """Return the bytes of the last cache before the memory."""

@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping
 
 from fusec.systems.face import Counts, Processor
 
-_NUMBER = {"x86_64": 298, "aarch64": 241}
+NUMBER = {"x86_64": 298, "aarch64": 241}  # of the system call
 _SIZE = 112  # PERF_ATTR_SIZE_VER5
 _TIMES = 1 | 2  # how long it was wanted, and how long it was counted
 # At first off, without the kernel and the machine below it.
 _FLAGS = 1 | 1 << 5 | 1 << 6
-_ON, _OFF = 0x2400, 0x2401
+ON, OFF = 0x2400, 0x2401
 _HARDWARE, _SOFTWARE, _CACHE, _RAW = 0, 1, 3, 4
 _READ_MISSES = 1 << 16
 
@@ -55,25 +55,25 @@ def events_of(processor: Processor) -> Mapping[str, tuple[int, int]]:
 
 def count(run: Callable[[], object], processor: Processor) -> Counts:
     """Run something and count what this thread does meanwhile."""
-    number = _NUMBER.get(platform.machine())
+    number = NUMBER.get(platform.machine())
     if number is None:
         return Counts({}, f"Linux's counters are not read on {platform.machine()}")
     opened: dict[str, int] = {}
     refused = 0
     try:
         for name, (kind, config) in events_of(processor).items():
-            found = _open(number, kind, config)
+            found = open_event(number, kind, config)
             if found < 0:
                 refused = -found if kind == _HARDWARE else refused
             else:
                 opened[name] = found
         for descriptor in opened.values():
-            fcntl.ioctl(descriptor, _ON, 0)
+            fcntl.ioctl(descriptor, ON, 0)
         try:
             run()
         finally:
             for descriptor in opened.values():
-                fcntl.ioctl(descriptor, _OFF, 0)
+                fcntl.ioctl(descriptor, OFF, 0)
         values = {name: _read(descriptor) for name, descriptor in opened.items()}
     finally:
         for descriptor in opened.values():
@@ -82,8 +82,24 @@ def count(run: Callable[[], object], processor: Processor) -> Counts:
     return Counts({name: n for name, n in values.items() if n is not None}, _why(refused))
 
 
-def _open(number: int, kind: int, config: int) -> int:
-    attributes = struct.pack("=IIQQQQQ", kind, _SIZE, config, 0, 0, _TIMES, _FLAGS)
+def open_event(
+    number: int, kind: int, config: int, *, period: int = 0, sample: int = 0, flags: int = 0
+) -> int:
+    """Ask the system for a counter of this thread, at first off.
+
+    Args:
+        number: Of the system call here.
+        kind: Whose event it is: the processor's, the system's ...
+        config: Which one.
+        period: A sample every so many events.
+        sample: What is kept of a sample.
+        flags: More than those that every counter has.
+
+    Returns:
+        Its descriptor; less than nothing, the error, where it is refused.
+    """
+    fields = (kind, _SIZE, config, period, sample, _TIMES, _FLAGS | flags)
+    attributes = struct.pack("=IIQQQQQ", *fields)
     held = ctypes.create_string_buffer(attributes.ljust(_SIZE, b"\0"), _SIZE)
     libc = ctypes.CDLL(None, use_errno=True)
     found = int(libc.syscall(number, held, 0, -1, -1, 0))
@@ -107,4 +123,4 @@ def _why(refused: int) -> str:
     return "cycles and cache misses cannot be counted here: most virtual machines have no counters"
 
 
-__all__ = ["EVENTS", "count", "events_of"]
+__all__ = ["EVENTS", "NUMBER", "OFF", "ON", "count", "events_of", "open_event"]

@@ -52,6 +52,9 @@ exit "$status"
 
 _Handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
+# Of the 8 MiB that a process mostly has: as much as a candidate may use.
+_STACK = 4 << 20
+
 
 class _Action(ctypes.Structure):
     """``struct sigaction`` of glibc."""
@@ -180,6 +183,10 @@ class Posix(System):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         resource.setrlimit(resource.RLIMIT_FSIZE, (written, written))
+        # Where a notebook calls it, others are on the stack already.
+        most, hard = resource.getrlimit(resource.RLIMIT_STACK)
+        if most == resource.RLIM_INFINITY or most > _STACK:
+            resource.setrlimit(resource.RLIMIT_STACK, (_STACK, hard))
         now = self._address_space()
         if now:
             resource.setrlimit(resource.RLIMIT_AS, (now + memory, now + memory))

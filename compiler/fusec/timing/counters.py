@@ -22,7 +22,8 @@ from fusec.devices import is_gpu
 from fusec.kernel import Kernel
 from fusec.systems import this_system
 from fusec.timing import nsight
-from fusec.timing.step_times import TimedGraph, step_calls
+from fusec.timing.line_counts import LineCounts, line_counts_on_cpu
+from fusec.timing.step_times import TimedGraph, kernel_launches, step_calls
 
 # What CUPTI records of a start, in the profiler's words.
 _RECORDED = {
@@ -78,6 +79,30 @@ def count_kernels(graph: TimedGraph, seconds: float = 0.05) -> tuple[Counted, ..
                     _on_gpu(part.kernels[step], call) if on_gpu else _on_cpu(step, call, seconds)
                 )
     return tuple(found)
+
+
+def count_lines(graph: TimedGraph, name: str, seconds: float = 0.3) -> LineCounts:
+    """Run one kernel alone, on its inputs of the latest call; see at which of its lines it is.
+
+    Args:
+        graph: The kernel's.
+        name: The kernel's.
+        seconds: How long to look, on a CPU.
+
+    Raises:
+        FusecError: Its text cannot be built with notes for debuggers.
+    """
+    with graph.lock, torch.no_grad(), torch.random.fork_rng(devices=[]), _one_thread():
+        for part in graph.parts:
+            if name not in part.kernels or part.last_inputs is None:
+                continue
+            kernel = part.kernels[name]
+            tensors, sizes = kernel_launches(part)[name]
+            if any(is_gpu(tensor.device.type) for tensor in tensors):
+                return nsight.line_counts(kernel, tensors, sizes)
+            return line_counts_on_cpu(kernel, tensors, sizes, seconds)
+    text = next((part.kernels[name].source for part in graph.parts if name in part.kernels), "")
+    return LineCounts(text, missing="it has not run yet: run the cell again")
 
 
 def _on_cpu(name: str, call: Callable[[], object], seconds: float) -> Counted:
@@ -138,4 +163,4 @@ def _profiled(call: Callable[[], object]) -> list[dict[str, Any]]:
     return [record for record in records if isinstance(record, dict)]
 
 
-__all__ = ["Counted", "count_kernels"]
+__all__ = ["Counted", "count_kernels", "count_lines"]

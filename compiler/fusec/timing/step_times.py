@@ -142,3 +142,17 @@ def step_calls(
     assert part.last_inputs is not None
     part.trace(part.last_inputs, launch, extern if externs else None)
     return found
+
+
+def kernel_launches(part: TimedPart) -> dict[str, tuple[list[torch.Tensor], list[int]]]:
+    """Run a part once; return what each kernel is first given, as it is before the launch."""
+    found: dict[str, tuple[list[torch.Tensor], list[int]]] = {}
+
+    def launch(name: str, tensors: list[torch.Tensor], sizes: list[int]) -> None:
+        if name not in found:
+            found[name] = [clone_strided(tensor) for tensor in tensors], list(sizes)
+        part.kernels[name].runnable()(tensors, sizes)
+
+    assert part.last_inputs is not None
+    part.trace(part.last_inputs, launch)
+    return found

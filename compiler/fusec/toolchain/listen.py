@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 import time
@@ -45,7 +46,8 @@ def start(
     return subprocess.Popen(
         system.guarded(command, memory=memory, written=_WRITTEN, seconds=processor),
         cwd=folder,
-        env=environment,
+        # g++ finds its assembler and its linker on the path alone.
+        env={"PATH": os.defpath, **environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,

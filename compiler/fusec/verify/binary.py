@@ -69,10 +69,12 @@ _CLOCK = re.compile(r"\b__(?:TIME|DATE|TIMESTAMP)__\b")
 # What it includes: a header of the compiler's, or its own that is kept with it.  Any other file is
 # not there for somebody else, and may be another one when the kernel is built again.
 _INCLUDES = re.compile(
-    r"^[^\S\n]*(?:\#|%:)\s*(?:include_next|include|import|embed)\b"
+    r"^[^\S\n]*(?:\#|%:)\s*(?:include_next|include|import|embed|pragma\s+\w+\s+dependency)\b"
     r"|\b__has_(?:include_next|include|embed)\s*\(",
     re.MULTILINE,
 )
+_PRAGMAS = re.compile(r"\b__?[Pp]ragma\s*\(")
+_DEPENDENCY = re.compile(r"[^)]*\bdependency\b")
 _KNOWN_FILE = re.compile(r"\s*(?:<\s*\w(?:(?!\.\.)[\w+./-])*\s*>|\"helpers\.h\")")
 _GOES_ON = re.compile(r"\\\r?\n")
 _WORDS = (
@@ -354,6 +356,9 @@ def _included(plain: str, text: str) -> int | None:
     """Return where a text includes what is no header of the compiler's; None where nowhere."""
     for found in _INCLUDES.finditer(plain):
         if not _KNOWN_FILE.match(text, found.end()):
+            return found.end()
+    for found in _PRAGMAS.finditer(plain):
+        if _DEPENDENCY.match(text, found.end()):
             return found.end()
     goes_on = _GOES_ON.search(plain)
     if goes_on:  # a word may stand in two lines

@@ -34,7 +34,7 @@ from fusec.verify.graph_outputs import check_graph
 from fusec.verify.inputs import Kind
 from fusec.verify.judge import Judge
 from fusec.verify.layout import Case
-from fusec.verify.made_trials import make_trials
+from fusec.verify.made_trials import make_trials, named_trials
 from fusec.verify.process import WorkerError
 from fusec.verify.rehearsal import rehearse
 from fusec.verify.sandbox import KernelText
@@ -47,7 +47,8 @@ __all__ = ["KINDS", "Case", "check_graph", "check_kernel"]
 
 KINDS: tuple[Kind, ...] = (
     *("similar", "adversarial", "nonfinite", "magnitudes"),
-    *("negative", "positive", "zeros"),
+    *("negative", "positive", "zeros", "ones", "layers", "whole", "padding", "sparse", "unit"),
+    *("small", "tiny", "far", "nan", "one nan"),
 )
 
 # How many times longer a run takes that sanitizers watch.
@@ -169,7 +170,8 @@ def _check(
     children = Children()
     with ThreadPoolExecutor(1, "fusec-check") as pool:
         building = pool.submit(with_children(children, make), text)
-        trials = []
+        trials: list[ReferencedCase] = []
+        named: list[ReferencedCase] = []
         known = kept.find(kernel, cases, kinds)
         try:
             for trial in (
@@ -178,6 +180,8 @@ def _check(
                 if building.done() and building.exception() is not None:
                     break
                 trials.append(trial)
+            if kinds and text != source.text:
+                named += named_trials(candidate, cases)
             if meanwhile is not None and not building.done():
                 meanwhile()
             for trial in trials:
@@ -200,6 +204,7 @@ def _check(
         judge.notes += known[1]
     else:
         kept.keep(kernel, cases, kinds, trials, judge.notes)
+    trials += named
     looked = _sanitize(candidate, trials) if sanitize else ""
     verdict = _judged(judge, trials, library, seconds, looked)
     if verdict.ok and facts is not None and isinstance(target, LibraryTarget):

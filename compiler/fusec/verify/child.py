@@ -257,14 +257,20 @@ class _Kept:
 
 
 def _areas(operands: Sequence[TensorSpec], *, at_end: bool) -> list[Area]:
-    """Return an area for each operand; the same one for those that are one tensor."""
-    made: list[Area] = []
-    for operand in operands:
-        if operand.same_as >= 0:
-            made.append(made[operand.same_as])
-        else:
-            made.append(Area.make(operand.name, operand.nbytes, at_end=at_end))
-    return made
+    """Return an area for each operand; the same one for those that are one tensor.
+
+    One that is made later mostly lies lower, so that those at their pages' ends lie in the other
+    order than those at the beginnings.
+    """
+    own = [place for place, operand in enumerate(operands) if operand.same_as < 0]
+    made = {
+        place: Area.make(operands[place].name, operands[place].nbytes, at_end=at_end)
+        for place in (own if at_end else reversed(own))
+    }
+    return [
+        made[place if operand.same_as < 0 else operand.same_as]
+        for place, operand in enumerate(operands)
+    ]
 
 
 def _endured(

@@ -10,13 +10,34 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from fusec.memory.strided import empty_like_strided, write_strided
 
-Kind = Literal["similar", "magnitudes", "adversarial", "nonfinite", "negative", "positive", "zeros"]
+Kind = Literal[
+    "similar",
+    "magnitudes",
+    "adversarial",
+    "nonfinite",
+    "negative",
+    "positive",
+    "zeros",
+    "ones",
+    "layers",
+    "whole",
+    "padding",
+    "sparse",
+    "unit",
+    "small",
+    "tiny",
+    "far",
+    "nan",
+    "one nan",
+    "named",
+]
 
 # How many elements of an adversarial tensor are special: few NaN, since they spread.
 _SHARE = 0.15
@@ -27,6 +48,12 @@ _ROUND = (0.5, -0.5, *range(2, 11), -2, -3, 42, 100, 1000)
 
 # Of so few rows none is given up.
 _FEW_ROWS = 4
+
+# How many elements of a sparse tensor are not zero.
+_SHARE_NONZERO = 0.05
+# By which powers of two values are smaller, and how many times their spread they are off zero.
+_POWERS = {"small": 20, "tiny": 60}
+_FAR = 64.0
 
 _PERIOD = 1_000_003
 # A millionth to a million, in powers of two.
@@ -40,7 +67,11 @@ def secret_seed() -> int:
 
 
 def fresh_inputs(
-    tensors: Sequence[torch.Tensor], *, kind: Kind = "similar", seed: int | None = None
+    tensors: Sequence[torch.Tensor],
+    *,
+    kind: Kind = "similar",
+    seed: int | None = None,
+    numbers: Sequence[float] = (),
 ) -> list[torch.Tensor]:
     """Return new tensors like ``tensors``, which stay as they are.
 
@@ -49,15 +80,44 @@ def fresh_inputs(
         kind: ``similar`` draws values of the same character; ``magnitudes`` scales each of them by
             a power of two, from a millionth to a million; ``adversarial`` sprinkles signed
             zeros, denormals, round numbers and large magnitudes over them; ``nonfinite`` sprinkles
-            NaN and infinities; ``negative``, ``positive`` and ``zeros`` have no others, where
-            that may be: a maximum that begins with zero is right on all the rest.
+            NaN and infinities; ``negative``, ``positive``, ``zeros``, ``ones`` and ``nan`` have no
+            others, where that may be: a maximum that begins with zero is right on all the rest.
+            ``layers`` are weights of ones and biases of zeros, ``whole`` counts, ``sparse`` is
+            mostly zero and ``padding`` nothing else but for weights, ``unit`` lies between 0 and 1,
+            ``small`` and ``tiny`` near zero and ``far`` far from it; ``one nan`` stands first in
+            the largest tensor.  ``named`` has ``numbers`` first, last and in between.
         seed: For tests; a secret one by default.
+        numbers: What ``named`` is to have.
     """
     generator = torch.Generator().manual_seed(secret_seed() if seed is None else seed)
-    return [fresh_like(tensor, generator, kind) for tensor in tensors]
+    largest = max((tensor.numel() for tensor in tensors), default=0)
+    made: list[torch.Tensor] = []
+    parameters = 0
+    for tensor in tensors:
+        floating = tensor.is_floating_point() or tensor.is_complex()
+        parameter = floating and tensor.numel() < largest
+        way = _Way(kind, numbers, parameters if parameter else None)
+        parameters += parameter
+        made.append(fresh_like(tensor, generator, way))
+    return made
 
 
-def fresh_like(tensor: torch.Tensor, generator: torch.Generator, kind: Kind) -> torch.Tensor:
+@dataclass(frozen=True)
+class _Way:
+    """How one tensor is drawn.
+
+    Attributes:
+        kind: The kind of all of them.
+        numbers: What ``named`` is to have.
+        parameter: Of the tensors that are smaller than the largest, which it is; None for others.
+    """
+
+    kind: Kind
+    numbers: Sequence[float] = ()
+    parameter: int | None = None
+
+
+def fresh_like(tensor: torch.Tensor, generator: torch.Generator, way: _Way) -> torch.Tensor:
     """Return one new tensor like ``tensor``."""
     original = tensor.detach()
     fresh = empty_like_strided(original)
@@ -65,13 +125,13 @@ def fresh_like(tensor: torch.Tensor, generator: torch.Generator, kind: Kind) -> 
         return fresh
     if original.is_complex():
         parts = torch.view_as_real(original.resolve_conj())
-        values = torch.view_as_complex(_floats(parts, generator, kind).contiguous())
+        values = torch.view_as_complex(_floats(parts, generator, way).contiguous())
     elif original.is_floating_point():
-        values = _floats(original, generator, kind)
+        values = _floats(original, generator, way)
     elif original.dtype is torch.bool:
         share = float(original.double().mean())
         # Not all of one kind, where the original is: a mask that is never looked at would pass.
-        share = 0.0 if kind == "zeros" else min(max(share, 0.05), 0.95)
+        share = 0.0 if way.kind == "zeros" else min(max(share, 0.05), 0.95)
         values = torch.rand(original.shape, generator=generator) < share
     else:
         values = _integers(original, generator)
@@ -79,7 +139,8 @@ def fresh_like(tensor: torch.Tensor, generator: torch.Generator, kind: Kind) -> 
     return fresh
 
 
-def _floats(original: torch.Tensor, generator: torch.Generator, kind: Kind) -> torch.Tensor:
+def _floats(original: torch.Tensor, generator: torch.Generator, way: _Way) -> torch.Tensor:
+    kind = way.kind
     count = original.numel()
     low, high, mean, spread = _character(original)
     # Enough different values; a large tensor repeats them with a period that no shape has.
@@ -106,7 +167,7 @@ def _floats(original: torch.Tensor, generator: torch.Generator, kind: Kind) -> t
         values = values.abs() if high > 0 else values
     elif kind == "negative":
         values = -values.abs() if low < 0 else values
-    elif kind != "similar":
+    elif kind in ("adversarial", "nonfinite"):
         special = _special(original.dtype, kind, low, mean, spread)
         values = _sprinkle(values, special, generator)
         if kind == "adversarial" and values.numel() > 1:
@@ -115,8 +176,59 @@ def _floats(original: torch.Tensor, generator: torch.Generator, kind: Kind) -> t
         if kind == "nonfinite" and original.dim() > 1 and len(original) > _FEW_ROWS:
             # A row that is masked altogether.
             values[: count // len(original)] = float("-inf")
+    elif kind != "similar":
+        values = _simple(values, original.dtype, generator, way, (low, mean, spread))
     values = values.to(original.dtype if original.dtype.itemsize > 1 else torch.float32)
     return values.repeat(-(-count // drawn))[:count].reshape(original.shape)
+
+
+def _simple(
+    values: torch.Tensor,
+    dtype: torch.dtype,
+    generator: torch.Generator,
+    way: _Way,
+    character: tuple[float, float, float],
+) -> torch.Tensor:
+    """Return values as people's tensors have them, and few draws do."""
+    low, mean, spread = character
+    kind, count = way.kind, values.numel()
+    if kind == "named":
+        wanted = torch.tensor(way.numbers, dtype=torch.float64)
+        values = _sprinkle(values, way.numbers, generator)
+        values[:: max(1, count - 1)] = wanted[0]  # the first and the last
+        return values
+    if kind == "ones":
+        return torch.ones_like(values)
+    if kind == "layers":
+        if way.parameter is None:
+            return values
+        # a variance is none that is zero
+        one = way.parameter % 2 == 0 or low > 0
+        return torch.full_like(values, float(one))
+    if kind == "whole":
+        most = 256 if torch.finfo(dtype).bits > 8 else 8
+        return torch.arange(count, dtype=torch.float64) % most
+    if kind == "sparse" and way.parameter is None:
+        drawn = torch.rand(count, generator=generator, dtype=torch.float64)
+        values = torch.where(drawn < _SHARE_NONZERO, values, 0.0)
+        values[:3] = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)[:count]
+    elif kind == "padding" and way.parameter is None:
+        return torch.zeros_like(values)
+    elif kind == "unit":
+        return torch.rand(count, generator=generator, dtype=torch.float64)
+    elif kind in ("small", "tiny"):
+        power = _POWERS[kind]
+        # so that a product of two of them is one that the type has
+        least = int(-math.log2(torch.finfo(dtype).smallest_normal)) // 2 - 1
+        return torch.ldexp(values, torch.tensor(-min(power, least)))
+    elif kind == "far":
+        values = values + _FAR * max(spread, abs(mean)) * (-1 if mean < -spread else 1)
+        return values.round() if way.parameter is None else values  # as images are
+    elif kind == "nan":
+        return torch.full_like(values, float("nan"))
+    elif kind == "one nan" and way.parameter is None:
+        values[0] = float("nan")
+    return values
 
 
 def _character(original: torch.Tensor) -> tuple[float, float, float, float]:

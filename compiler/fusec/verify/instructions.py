@@ -19,7 +19,7 @@ from typing import Any
 # The families of x86 instructions that compute, move and jump; what is in none of them is refused.
 _FAMILIES = frozenset(
     """
-    INTEL8086 INTEL186 INTEL286 INTEL386 INTEL486 X64 CMOV CX8 CMPXCHG16B CPUID FPU FPU287 FPU387
+    INTEL8086 INTEL186 INTEL286 INTEL386 INTEL486 X64 CMOV CX8 CMPXCHG16B FPU FPU287 FPU387
     MMX SSE SSE2 SSE3 SSSE3 SSE4_1 SSE4_2 SSE4A AVX AVX2 AVX_IFMA AVX_NE_CONVERT AVX_VNNI
     AVX_VNNI_INT8 AVX_VNNI_INT16 FMA FMA4 XOP F16C BMI1 BMI2 TBM ADX LZCNT POPCNT MOVBE AES VAES
     PCLMULQDQ VPCLMULQDQ GFNI SHA SHA512 SM3 SM4 AMX_TILE AMX_BF16 AMX_FP16 AMX_INT8 AMX_COMPLEX
@@ -32,6 +32,9 @@ _MODES = "it changes how the processor computes (rounding, denormals) for the wh
 _TRAP = "it is for debuggers, and ends a process that has none"
 _SEGMENTS = "it moves what each thread finds its own variables by"
 _THREAD = "it reads or writes what each thread has for itself"
+_LEFT = "it reads what earlier calculations have left in the processor"
+_TELLS = "it tells when or on which processor it runs, and a kernel may not hang on that"
+_ENTRY = "goes to an entry of the system at a fixed address, which tells the time or the processor"
 _FLAGS = "it changes flags of the processor that all code relies on"
 _PRIVILEGED = "it is for the operating system alone"
 _FAR = "it goes to another segment, where nothing of a kernel is"
@@ -48,6 +51,8 @@ _REFUSED = {
         _TRAP: "INT1 INT3",
         _MODES: "LDMXCSR VLDMXCSR FXRSTOR FXRSTOR64 XRSTOR XRSTOR64 XRSTORS XRSTORS64 FLDCW FLDENV "
         "FRSTOR XSETBV",
+        _LEFT: "STMXCSR VSTMXCSR",
+        _TELLS: "CPUID RDTSC RDTSCP RDPID RDPRU",
         _SEGMENTS: "WRFSBASE WRGSBASE LDS LES LFS LGS LSS LLDT LGDT SWAPGS WRPKRU",
         _FLAGS: "STD STI CLI STAC CLAC POPF POPFD POPFQ",
         _FAR: "RETF",
@@ -71,6 +76,8 @@ _AARCH64 = (
     (0xFFFFFFE0, 0xD51BD040, "msr tpidr_el0", _SEGMENTS),
 )
 _MSR = (0xFFF00000, 0xD5100000)
+# Of x86 Linux, at the same place in every process: gettimeofday, time, getcpu.
+_ENTRIES = frozenset(0xFFFFFFFFFF600000 + offset for offset in (0, 0x400, 0x800))
 _STACK_GUARD = 0x28  # of glibc, from FS on
 _BREAKPOINT = 0xCC  # int3
 _HARMLESS_MSR = 0xD51B4420  # fpsr: flags that nobody reads
@@ -141,6 +148,8 @@ def _x86(code: bytes, address: int, *, strict: bool) -> Iterator[tuple[int, Odd]
             yield at, Odd("mov", _SEGMENTS)
         elif _touches_thread(instruction):
             yield at, Odd("fs", _THREAD)
+        elif _names_entry(instruction):
+            yield at, Odd("", _ENTRY)
         elif _is_fixed(instruction):
             yield at, Odd("", _FIXED, unreached=True)
     if strict:
@@ -201,6 +210,18 @@ def _touches_thread(instruction: Any) -> bool:
         and instruction.op0_kind == OpKind.REGISTER
     )
     return not looks
+
+
+def _names_entry(instruction: Any) -> bool:
+    """Whether it takes the address of one of the system's entries, which is called by it alone."""
+    from iced_x86 import Mnemonic, OpKind
+
+    numbers = (OpKind.IMMEDIATE32TO64, OpKind.IMMEDIATE64)
+    return (
+        instruction.mnemonic == Mnemonic.MOV
+        and instruction.op1_kind in numbers
+        and instruction.immediate(1) in _ENTRIES
+    )
 
 
 def _is_fixed(instruction: Any) -> bool:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fusec.devices import CPU
 from fusec.errors import FusecError
+from fusec.target_api.base import LibraryTarget
+from fusec.target_api.registry import find_target
+from fusec.verify.binary import without_comments
 from fusec.verify.candidate import Candidate
 from fusec.verify.inputs import Kind, fresh_inputs
 from fusec.verify.layout import Case
+from fusec.verify.named_numbers import around, named_numbers
 from fusec.verify.trials import ReferencedCase, References
 from fusec.verify.variations import lengthened, repeated, resized
 
@@ -27,10 +32,22 @@ _LABELS: dict[Kind, str] = {
     "negative": "negative inputs alone",
     "positive": "positive inputs alone",
     "zeros": "zeros alone",
+    "ones": "ones alone",
+    "layers": "weights of ones and biases of zeros",
+    "whole": "whole numbers",
+    "padding": "zeros beside the weights",
+    "sparse": "inputs that are mostly zero",
+    "unit": "inputs from 0 to 1",
+    "small": "inputs near zero",
+    "tiny": "inputs very near zero",
+    "far": "inputs far from zero",
+    "nan": "NaN alone",
+    "one nan": "inputs that begin with NaN",
 }
 # Of these a small tensor shows as much.
-_SIMPLE = frozenset({"negative", "positive", "zeros"})
+_SIMPLE = frozenset(_LABELS) - {"similar", "magnitudes", "adversarial", "nonfinite"}
 _SMALL = 4 << 20
+_PYTHONS_COMMENT = re.compile("#.*")
 
 
 def make_trials(
@@ -74,6 +91,32 @@ def make_trials(
         yield ReferencedCase(case, references, kind)
     if cases and kinds:
         yield from _variations(candidate, cases[0])
+
+
+def named_trials(candidate: Candidate, cases: Sequence[Case]) -> Iterator[ReferencedCase]:
+    """Yield cases of the numbers that the text names: a condition may be about one of them.
+
+    Args:
+        candidate: What is to be run on them.
+        cases: The real inputs.
+    """
+    if not cases or cases[0].nbytes > _SMALL:
+        return
+    target = find_target(candidate.kernel.target)
+    code = without_comments if isinstance(target, LibraryTarget) else _without_pythons
+    text, generated = map(code, (candidate.text, candidate.kernel.generated.text))
+    most = 1 if candidate.is_interpreted(cases[0]) else None
+    for number in named_numbers(text, generated)[:most]:
+        label = f"on inputs with {number:g}, a number of the edit's"
+        case = _fresh(candidate, cases[0], "named", label, around(number))
+        with contextlib.suppress(RuntimeError, IndexError, ValueError):  # eager refuses them
+            references = References(case, candidate.interpret)
+            yield ReferencedCase(case, references, "named")
+
+
+def _without_pythons(text: str) -> str:
+    """Return Python without what may be comments."""
+    return _PYTHONS_COMMENT.sub("", text)
 
 
 def _variations(candidate: Candidate, case: Case) -> Iterator[ReferencedCase]:
@@ -135,14 +178,16 @@ def generated_takes(candidate: Candidate, trial: ReferencedCase) -> bool:
     return all(figure.ok for figure in figures)
 
 
-def _fresh(candidate: Candidate, like: Case, kind: Kind, label: str) -> Case:
+def _fresh(
+    candidate: Candidate, like: Case, kind: Kind, label: str, numbers: Sequence[float] = ()
+) -> Case:
     """Return a case with other values; what is only written, or lists blocks, stays as it is."""
     arguments = candidate.kernel.signature.arguments
     drawn = [a.role != "out" and not a.listed for a in arguments]
     read = [t for wanted, t in zip(drawn, like.tensors, strict=True) if wanted]
-    made = iter(fresh_inputs(read, kind=kind))
+    made = iter(fresh_inputs(read, kind=kind, numbers=numbers))
     tensors = [next(made) if wanted else t for wanted, t in zip(drawn, like.tensors, strict=True)]
     return Case(tuple(tensors), like.sizes, label)
 
 
-__all__ = ["generated_takes", "make_trials"]
+__all__ = ["generated_takes", "make_trials", "named_trials"]

@@ -19,6 +19,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
+from fusec.errors import in_words
 from fusec.systems import this_system
 from fusec.verify.protocol import Message, receive, send
 
@@ -109,7 +110,7 @@ class Zygote:
                 reply = self.answer(request, descriptors)
             except Exception as error:
                 # A failed import or fork is the caller's news, not this process's end.
-                reply = {"failed": f"{type(error).__name__}: {error}"}
+                reply = {"failed": in_words(error)}
             finally:
                 for descriptor in descriptors:
                     os.close(descriptor)

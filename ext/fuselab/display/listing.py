@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import starmap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fusec.report import SourceLine
 from fusec.target_api.registry import find_target
 from fuselab.display import words
 from fuselab.display.kernel_text import extent_of
+from fuselab.display.line_counts import details_of, share_of
+from fuselab.display.source_lines import cost_color
 from fuselab.display.style import Style
+
+if TYPE_CHECKING:
+    from fusec.timing.line_counts import LineCounts
 
 # A notebook with many long kernels stays a notebook; the files are where --save puts them.
 MOST_LINES = 400
@@ -32,12 +37,14 @@ class Listing:
             none is known. Safe HTML.
         html: The highlighted text, safe HTML.
         count: How many lines there are.
+        costs: Each line's share of the time, where that was looked at; safe HTML.
     """
 
     numbers: str
     origins: Any
     html: Any
     count: int
+    costs: Any = ""
 
 
 @dataclass(frozen=True)
@@ -68,16 +75,40 @@ def kernel_listing(kernel: Any, filename: str, most: int = MOST_LINES) -> Kernel
     lines = highlight(kernel.source, kernel.target)
     extent = extent_of(kernel.source, kernel.target)
     last = min(extent.last, extent.first - 1 + most)
-    body = _piece(lines, extent.first, last, kernel.origins, filename)
+
+    def piece(first: int, last: int) -> Listing:
+        made = _piece(lines, first, last, kernel.origins, filename)
+        return replace(made, costs=_costs(kernel.counts, first, last))
+
+    body = piece(extent.first, last)
     rest = most - (last - extent.first + 1)
     head = tail = None
     if extent.first > 1 and extent.first - 1 <= rest:
-        head = _piece(lines, 1, extent.first - 1, kernel.origins, filename)
+        head = piece(1, extent.first - 1)
         rest -= extent.first - 1
     if last == extent.last < len(lines) and len(lines) - last <= rest:
-        tail = _piece(lines, last + 1, len(lines), kernel.origins, filename)
-    shown = sum(piece.count for piece in (head, body, tail) if piece is not None)
+        tail = piece(last + 1, len(lines))
+    shown = sum(each.count for each in (head, body, tail) if each is not None)
     return KernelListing(head, body, tail, len(lines) - shown)
+
+
+def _costs(counts: LineCounts | None, first: int, last: int) -> Any:
+    """Return the column of shares of some lines, darker the more; empty where none has one."""
+    from markupsafe import Markup
+
+    if counts is None or counts.missing:
+        return ""
+    shown: list[Any] = []
+    for number in range(first, last + 1):
+        line = counts.lines.get(number)
+        share = share_of(line)
+        if line is None or not share:
+            shown.append("")
+            continue
+        look = f"background:{cost_color(line.share)};color:#111"
+        title = details_of(line, counts.what)
+        shown.append(Markup("<span style='{}' title='{}'>{}</span>").format(look, title, share))
+    return Markup("\n").join(shown) if any(shown) else ""
 
 
 def _piece(

@@ -23,6 +23,7 @@ from fusec.tuning_report import TuningRun
 from fuselab.display import words
 from fuselab.display.bounds import bars, limit_words, saved
 from fuselab.display.kernel_text import extent_of
+from fuselab.display.line_counts import said_of, share_of
 from fuselab.display.listing import (
     MOST_LINES,
     KernelListing,
@@ -33,7 +34,7 @@ from fuselab.display.listing import (
 )
 from fuselab.display.source_lines import source_text
 from fuselab.display.style import THEME, Style
-from fuselab.display.summary import HEAD_LINES, Summary, located
+from fuselab.display.summary import HEAD_LINES, KernelView, Summary, located
 
 MOST_OPENED = 8  # kernels that a line of the cell opens to
 MOST_ROWS = 60
@@ -68,14 +69,17 @@ def _outside_text(summary: Summary) -> list[str]:
     lines = []
     for call, count in Counter(summary.externs).items():
         times = f" {count} times" if count > 1 else ""
-        lines.append(f"  extern  {located(call.name, call.where, summary)}{times}: {call.reason}")
+        said = f"{located(call.name, call.where, summary)}{times}: {call.reason}"
+        lines += _wrapped("extern", said)
     for item in summary.to_mend:
         hint = f" – {item.hint}" if item.hint else ""
-        lines.append(f"  break   {located(item.reason, item.where, summary)}{hint}")
+        lines += _wrapped("break", f"{located(item.reason, item.where, summary)}{hint}")
     if summary.pauses:
         lines += _wrapped("python", summary.pauses)
-    lines += [f"  eager   {reason}" for reason in summary.fallbacks]
-    lines += [f"  again   {item}" for item in summary.recompiles]
+    for reason in summary.fallbacks:
+        lines += _wrapped("eager", str(reason))
+    for again in summary.recompiles:
+        lines += _wrapped("again", str(again))
     for text in summary.kept:
         lines += _wrapped("kept", text)
     return lines
@@ -87,7 +91,13 @@ def _first_kernel_text(summary: Summary) -> list[str]:
     for kernel in filter(None, [summary.main]):
         extent = extent_of(kernel.source, kernel.target)
         lines += ["", f"{kernel.name} ({kernel.target}, {kernel.state}), its body:"]
-        lines += [f"{i:4d}  {line}".rstrip() for i, line in enumerate(kernel.head, extent.first)]
+        if kernel.counts is not None:
+            lines += _wrapped("seen", said_of(kernel.counts))
+        shares = _share_column(kernel)
+        lines += [
+            f"{shares.get(i, '')}{i:4d}  {line}".rstrip()
+            for i, line in enumerate(kernel.head, extent.first)
+        ]
         left = extent.count - len(kernel.head)
         if left > 0:
             stage = f"{kernel.name}: {find_target(kernel.target).title}"
@@ -95,6 +105,14 @@ def _first_kernel_text(summary: Summary) -> list[str]:
                 f"      ... {left} more lines: %fuse_report {summary.name} --stage '{stage}'"
             )
     return lines
+
+
+def _share_column(kernel: KernelView) -> dict[int, str]:
+    """Return what stands before the numbers of a kernel's lines; nothing where nobody looked."""
+    if kernel.counts is None or kernel.counts.missing:
+        return {}
+    known = kernel.counts.lines
+    return {i: f"{share_of(known.get(i)):>5}" for i in range(1, kernel.source.count("\n") + 2)}
 
 
 def _wrapped(label: str, text: str) -> list[str]:
@@ -199,6 +217,7 @@ def summary_html(summary: Summary, picture: str = "") -> str:
         card=f"fuselab-{zlib.crc32(f'{summary.name}{time.time_ns()}'.encode()):08x}",
         bars=bars(summary.traffic, 340) if summary.traffic else [],
         saved=saved(summary.traffic) if summary.traffic else "",
+        said_of=said_of,
         limit=limit_words(summary.traffic, summary.fused, summary.eager) if summary.traffic else "",
         explained=Markup(explained(_shown_words(summary))),
         externs=list(Counter(summary.externs).items()),
@@ -220,6 +239,17 @@ def _shown_words(summary: Summary) -> list[str]:
         "recompile": summary.recompiles,
     }
     return [*texts, summary.bound, "eager", *(word for word, there in said.items() if there)]
+
+
+def kernel_html(kernel: KernelView, filename: str = "") -> str:
+    """Return one kernel as a result has it: its body, the rest folded.
+
+    Args:
+        kernel: What to show.
+        filename: The cell's; lines of other files are named with theirs.
+    """
+    listing = kernel_listing(kernel, filename)
+    return _rendered("kernel.html.j2", listing=listing, name=kernel.name)
 
 
 def _listings(summary: Summary) -> dict[str, KernelListing]:

@@ -50,9 +50,7 @@ class LineView:
     @property
     def color(self) -> str:
         """Its background, the darker the more it costs."""
-        part = min(max(self.weight, 0.0), 1.0) ** 0.7  # small shares can be told apart
-        mixed = (round(w + (f - w) * part) for w, f in zip(_WHITE, _FULL, strict=True))
-        return "#" + "".join(f"{value:02x}" for value in mixed)
+        return cost_color(self.weight)
 
     @property
     def costs(self) -> str:
@@ -63,6 +61,13 @@ class LineView:
         if self.bytes > 0:
             parts.append(words.size(self.bytes))
         return ", ".join(parts)
+
+
+def cost_color(share: float) -> str:
+    """Return the background of a share, the darker the more it is."""
+    part = min(max(share, 0.0), 1.0) ** 0.7  # small shares can be told apart
+    mixed = (round(w + (f - w) * part) for w, f in zip(_WHITE, _FULL, strict=True))
+    return "#" + "".join(f"{value:02x}" for value in mixed)
 
 
 def source_text(lines: Sequence[LineView]) -> list[str]:
@@ -90,4 +95,4 @@ def _aligned(costs: Sequence[str]) -> list[str]:
     return [f"{a:>{left}}{comma:2}{b:<{right}}" if right else a for a, comma, b in pairs]
 
 
-__all__ = ["LineView", "source_text"]
+__all__ = ["LineView", "cost_color", "source_text"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fusec.report import (
     ExternCall,
@@ -19,6 +20,9 @@ from fuselab.display import noise, words
 from fuselab.display.bounds import Traffic, bound
 from fuselab.display.kernel_text import extent_of
 from fuselab.display.source_lines import LineView
+
+if TYPE_CHECKING:
+    from fusec.timing.line_counts import LineCounts
 
 HEAD_LINES = 24
 
@@ -37,6 +41,7 @@ class KernelView:
         time: Of the kernel alone.
         source: The text in use.
         origins: Kernel line to cell lines, both 1-based; empty for an edited text.
+        counts: What was seen of its lines while it ran; None where nobody looked.
     """
 
     name: str
@@ -48,6 +53,7 @@ class KernelView:
     time: Timing | None
     source: str = field(repr=False)
     origins: Mapping[int, tuple[SourceLine, ...]] = field(default_factory=dict, repr=False)
+    counts: LineCounts | None = field(default=None, repr=False)
 
     @property
     def head(self) -> list[str]:

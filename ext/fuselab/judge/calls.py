@@ -6,17 +6,23 @@ import math
 from typing import Any
 
 _SHOWN = 160
+_COPIED = 640  # an argument that is no longer stands whole in a call: it can be tried again
 
 
-def short(value: object) -> str:
-    """Return a value as text that fits a line."""
+def short(value: object, most: int = _SHOWN) -> str:
+    """Return a value as text that fits a line.
+
+    Args:
+        value: A result, or an argument.
+        most: What is longer is cut off at a line's length.
+    """
     if isinstance(value, str) and "\n" in value.strip():  # a program: its lines in one
         lines = (line.strip() for line in value.strip().splitlines())
         text = "; ".join(filter(None, lines)).replace(":; ", ": ").replace(";; ", "; ")
         text = f"`{text}`"
     else:
         text = repr(_rounded(value))
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 4] + " ..."
+    return text if len(text) <= max(most, _SHOWN) else text[: _SHOWN - 4] + " ..."
 
 
 def _rounded(value: object) -> object:
@@ -32,7 +38,7 @@ def _rounded(value: object) -> object:
 
 def call_text(name: str, call: list[Any]) -> str:
     """Return a call as one writes it."""
-    return f"{name}({', '.join(short(value) for value in call)})"
+    return f"{name}({', '.join(short(value, _COPIED) for value in call)})"
 
 
 __all__ = ["call_text", "short"]

@@ -26,7 +26,10 @@ _LEFT = ' style="text-align: left"'
 # What printing a notebook takes: long lines of code go on in the next line; they would be cut off.
 # Every lab begins and ends with the table of progress, which brings it.
 PRINT_STYLE = (
-    "<style>@media print { .jp-InputArea pre, .jp-InputArea .highlight, .jp-InputArea .cm-line "
+    "<style>@media print { body { --jp-cell-prompt-width: 52px } "
+    ".jp-InputPrompt, .jp-OutputPrompt { font-size: 9px !important; padding-left: 0 !important } "
+    ".jp-RenderedHTMLCommon h1 { line-height: 1.2 !important } "
+    ".jp-InputArea pre, .jp-InputArea .highlight, .jp-InputArea .cm-line "
     "{ white-space: pre-wrap !important; overflow-wrap: anywhere; overflow: visible; "
     "font-size: 10px } .jp-OutputArea [style*='white-space:pre;font:inherit'] "
     "{ white-space: pre-wrap !important; overflow-wrap: anywhere } "

@@ -164,8 +164,9 @@ class MachineCode:
             head = f'<td colspan="2" style="font-weight: bold; {style}">{text}</td>'
             cells = "".join(f'<td style="{style}">{code}</td>' for code in (left, right))
             rows.append(f"<tr>{head}</tr><tr>{cells}</tr>")
-        head = f"<tr><th>PTX</th><th>machine code ({html.escape(self.gpu)})</th></tr>"
-        shown = f'<table style="font-size: 85%">{head}{"".join(rows)}</table>'
+        heads = ("PTX", f"machine code ({html.escape(self.gpu)})")
+        head = "".join(f'<th style="text-align: left">{each}</th>' for each in heads)
+        shown = f'<table style="font-size: 85%"><tr>{head}</tr>{"".join(rows)}</table>'
         return {"text/plain": str(self), "text/html": shown}
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fusec.inspect.line_costs import LineCost
     from fusec.kernel import Kernel
     from fusec.report import SourceLine, Timing
+    from fusec.timing.line_counts import LineCounts
 
 Costs = Mapping[str, Mapping["SourceLine", "LineCost"]]
 
@@ -38,6 +39,7 @@ def kernel_views(cell: Any, costs: Costs) -> tuple[KernelView, ...]:
             time=cell.kernel_times.get(name),
             costs=costs[name],
             sizes=sizes.get(id(kernel), {}),
+            counts=cell.line_counts.get(name),
         )
         for name, kernel in cell.kernels.items()
     )
@@ -51,6 +53,7 @@ def kernel_view(
     time: Timing | None,
     costs: Mapping[SourceLine, LineCost],
     sizes: Mapping[str, int],
+    counts: LineCounts | None = None,
 ) -> KernelView:
     """Return a kernel as a result shows it.
 
@@ -61,6 +64,7 @@ def kernel_view(
         time: The kernel's alone, where it was timed.
         costs: What each line costs in it, at the sizes of the latest call.
         sizes: The values of symbolic sizes in that call, by name.
+        counts: What was seen of the lines of some text of the kernel's.
     """
     generated = kernel.generated
     places = {place for lines in generated.origins.values() for place in lines} or set(costs)
@@ -77,6 +81,7 @@ def kernel_view(
         source=kernel.source,
         # A tuned text has other numbers in the same lines; an edited one has other lines.
         origins=generated.origins if kernel.state != "edited" else {},
+        counts=counts if counts is not None and counts.text == kernel.source else None,
     )
 
 

@@ -16,6 +16,7 @@ from fuselab.display.source_lines import LineView
 if TYPE_CHECKING:
     from fusec.inspect.line_costs import LineCost
     from fusec.kernel import Kernel
+    from fusec.timing.line_counts import LineCounts
 
 Place = tuple[str, int]  # a file and a line
 
@@ -30,8 +31,9 @@ def line_views(
 ) -> tuple[LineView, ...]:
     """Return the cell's lines, each with its costs, then those of other files that it runs.
 
-    A kernel's time is given to its lines by what they do: as much of it as a copy of its bytes
-    would take by the bytes, the rest by the operations.
+    A kernel's time is given to its lines by how often each was seen, where somebody looked; else by
+    what they do: as much of it as a copy of its bytes would take by the bytes, the rest by the
+    operations.
 
     Args:
         cell: A ``FusedCell``.
@@ -42,7 +44,9 @@ def line_views(
     costs = _Costs()
     rate = traffic.least / traffic.copy if traffic and traffic.copy > 0 else 0.0
     for name, kernel in cell.kernels.items():
-        costs.add_kernel(name, kernel, of_lines[name], cell.kernel_times.get(name), rate)
+        timing = cell.kernel_times.get(name)
+        seen = seen_shares(kernel, cell.line_counts.get(name))
+        costs.add_kernel(name, kernel, of_lines[name], timing, rate, seen)
     costs.add_calls(cell.externs, extern_seconds, _call_bytes(cell))
     found = []
     if cell.plan is not None:
@@ -56,6 +60,26 @@ def line_views(
     times = [view.time for view in found]
     parts = words.shares([*times, max(0.0, 1 - sum(times))])  # the last is what is not listed
     return tuple(replace(view, part=part) for view, part in zip(found, parts, strict=False))
+
+
+def seen_shares(kernel: Kernel, counts: LineCounts | None) -> dict[SourceLine, float]:
+    """Return the share of a kernel's time of each line of the cell, by how often it was seen.
+
+    What no line of the cell stands for, such as the head of a loop, is given to all of them.
+
+    Args:
+        kernel: Of the cell.
+        counts: What was seen of the lines of some text of it.
+    """
+    if counts is None or counts.text != kernel.source or kernel.state == "edited":
+        return {}
+    found: dict[SourceLine, float] = defaultdict(float)
+    for number, line in counts.lines.items():
+        places = kernel.generated.origins.get(number, ())
+        for place in places:
+            found[place] += line.share / len(places)
+    known = sum(found.values())
+    return {place: share / known for place, share in found.items()} if known else {}
 
 
 def kernel_costs(cell: Any) -> dict[str, dict[SourceLine, LineCost]]:
@@ -132,20 +156,33 @@ class _Costs:
         costs: Mapping[SourceLine, LineCost],
         timing: Timing | None,
         rate: float,
+        seen: Mapping[SourceLine, float],
     ) -> None:
-        """Add a kernel; ``rate`` is the bytes that a copy moves in a second, 0: not known."""
+        """Add a kernel.
+
+        Args:
+            name: What the cell calls it.
+            kernel: The kernel.
+            costs: What each line costs in it.
+            timing: Of the kernel alone, where that is known.
+            rate: The bytes that a copy moves in a second; 0: not known.
+            seen: Each line's share of its time, where somebody looked.
+        """
         total = sum(cost.bytes for cost in costs.values())
         work = sum(cost.operations for cost in costs.values())
         self.timed = self.timed and timing is not None and bool(costs)
         for line, cost in costs.items():
             key = self._known_as(line)
             self.moved[key] += cost.bytes
-            if timing is not None:
+            if timing is not None and not seen:
                 copied = min(timing.median, total / rate) if rate else timing.median
                 copied = copied if work else timing.median
                 self.seconds[key] += copied * cost.bytes / total if total else 0.0
                 rest = timing.median - copied if total else timing.median
                 self.seconds[key] += rest * cost.operations / work if work else 0.0
+        if timing is not None:
+            for line, share in seen.items():
+                self.seconds[self._known_as(line)] += timing.median * share
         if kernel.state == "edited":
             return
         for number, places in kernel.generated.origins.items():
@@ -196,4 +233,4 @@ class _Costs:
         return sorted(dict.fromkeys(found[:MOST_FOREIGN]))
 
 
-__all__ = ["kernel_costs", "line_views"]
+__all__ = ["kernel_costs", "line_views", "seen_shares"]

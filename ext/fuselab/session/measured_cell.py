@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fusec.report import SourceLine, Timing, Verdict
 from fuselab.display import noise, words
@@ -18,6 +18,9 @@ from fuselab.display.totals import joined, sum_of, sum_of_limits, total_of
 from fuselab.session.compiled_cell import CompiledCell
 from fuselab.session.peers import Peer
 from fuselab.session.without_gpu import cell_is_simulated, model_lines
+
+if TYPE_CHECKING:
+    from fusec.timing.line_counts import LineCounts
 
 # Seconds: the native part of calls is built once a machine, beside the first cell. What is timed
 # without it takes up to five times as long as it will from then on.
@@ -52,6 +55,7 @@ class MeasuredCell(CompiledCell):
         kernel_times: Of each kernel alone.
         extern_times: Of each call of ATen alone; empty until ``measure_steps``.
         early: Whether it was timed while the native part of calls was still being built.
+        line_counts: What was seen of a kernel's lines while it ran, by the kernel's name.
         limit: How fast all graphs could be, in seconds; None until ``measure_limit``.
         traffic: What eager and the kernels move, and that limit; likewise.
     """
@@ -65,6 +69,7 @@ class MeasuredCell(CompiledCell):
     extern_times: dict[str, Timing] = field(default_factory=dict, init=False)
     limit: float | None = field(default=None, init=False)
     early: bool = field(default=False, init=False)
+    line_counts: dict[str, LineCounts] = field(default_factory=dict, init=False, repr=False)
     traffic: Traffic | None = field(default=None, init=False)
     _peers: dict[tuple[int, str], Peer] = field(default_factory=dict, init=False)
     _models: tuple[str, ...] = field(default=(), init=False)

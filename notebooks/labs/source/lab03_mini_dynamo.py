@@ -15,7 +15,12 @@
 # Python functions. About 45 minutes; neither a GPU nor a C++ compiler is needed.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
+from importlib.util import find_spec
+
+if not find_spec("fuselab"):  # as in a notebook service
+    # %pip install --quiet "fuselab[torch]"
+    print("Fuselab is installed now.")
+
 # %load_ext fuselab
 import dis
 

@@ -15,7 +15,12 @@
 # minutes; neither a GPU nor a C++ compiler is needed.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
+from importlib.util import find_spec
+
+if not find_spec("fuselab"):  # as in a notebook service
+    # %pip install --quiet "fuselab[torch]"
+    print("Fuselab is installed now.")
+
 # %load_ext fuselab
 import torch
 
@@ -192,7 +197,8 @@ def choose(graph, forward, sizes):
 
 # %% [markdown]
 # What does a real compiler save? PyTorch's own graph of autograd keeps what each operator's rule asks
-# for. Fuselab's two parts of the same function, which read and write memory as shown:
+# for. Below it, the two parts that Fuselab makes of the same function, and what each reads and writes:
+# forward writes its result and nothing else; backward reads that, the inputs and a gradient.
 
 # %%
 import fusec

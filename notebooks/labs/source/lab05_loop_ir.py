@@ -15,7 +15,12 @@
 # Fusion then needs no code at all: one function calls the other. About 45 minutes; no GPU is needed.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
+from importlib.util import find_spec
+
+if not find_spec("fuselab"):  # as in a notebook service
+    # %pip install --quiet "fuselab[torch]"
+    print("Fuselab is installed now.")
+
 # %load_ext fuselab
 
 # %%
@@ -308,7 +313,8 @@ def text(value, shapes):
 
 # %% [markdown]
 # Beside it, what Fuselab writes for the same thing: names for what is used twice, indices simplified,
-# and the loops, which are decided last.
+# and the loops, which are decided last. (`--target plain` writes loops to be read, with no vectors and
+# no threads; they may well be slower than eager. Lab 7 makes such loops fast.)
 
 # %%
 import torch

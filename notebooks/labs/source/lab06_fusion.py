@@ -14,7 +14,12 @@
 # lines that answers both, and writes the kernels' expressions. About 45 minutes; no GPU is needed.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
+from importlib.util import find_spec
+
+if not find_spec("fuselab"):  # as in a notebook service
+    # %pip install --quiet "fuselab[torch]"
+    print("Fuselab is installed now.")
+
 # %load_ext fuselab
 
 # %%
@@ -190,7 +195,8 @@ t = torch.exp(x * y)
 r = torch.relu(t + x) / t
 
 # %% [markdown]
-# The *Fusion* page lists every pair that did not fuse, with the reason:
+# The *Fusion* page has the graph before and after, and what was put together and what was not, with
+# the reasons. "Computed once": two readers share a value, so that neither computes it again.
 
 # %%
 # %fuse_report --show fusion

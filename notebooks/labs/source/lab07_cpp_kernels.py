@@ -19,7 +19,12 @@
 # and with several; whatever goes wrong there does not take the notebook down.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
+from importlib.util import find_spec
+
+if not find_spec("fuselab"):  # as in a notebook service
+    # %pip install --quiet "fuselab[torch]"
+    print("Fuselab is installed now.")
+
 # %load_ext fuselab
 import torch
 

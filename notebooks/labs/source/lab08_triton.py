@@ -18,7 +18,12 @@
 # works (it reads a text).
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
+from importlib.util import find_spec
+
+if not find_spec("fuselab"):  # as in a notebook service
+    # %pip install --quiet "fuselab[torch]"
+    print("Fuselab is installed now.")
+
 # %load_ext fuselab
 import torch
 
@@ -59,8 +64,6 @@ def scale(x, out):
 # out any mistake.
 
 # %%
-from importlib.util import find_spec
-
 from fuselab.labs import programs
 
 TRITON = find_spec("triton") is not None

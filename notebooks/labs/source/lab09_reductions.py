@@ -15,7 +15,12 @@
 # About 40 minutes; no GPU is needed, and a C++ compiler for the last task only.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
+from importlib.util import find_spec
+
+if not find_spec("fuselab"):  # as in a notebook service
+    # %pip install --quiet "fuselab[torch]"
+    print("Fuselab is installed now.")
+
 # %load_ext fuselab
 import torch
 

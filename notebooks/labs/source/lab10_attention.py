@@ -15,7 +15,12 @@
 # attention. About 45 minutes; no GPU is needed. Parts 2, 3 and 5 need a C++ compiler.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
+from importlib.util import find_spec
+
+if not find_spec("fuselab"):  # as in a notebook service
+    # %pip install --quiet "fuselab[torch]"
+    print("Fuselab is installed now.")
+
 # %load_ext fuselab
 import torch
 
@@ -39,7 +44,7 @@ def traffic(m, n, k, tile_m, tile_n):
 
 # %%
 for tile in (1, 4, 16, 64, 256):
-    print(f"tiles of {tile:3}:", traffic(1024, 1024, 1024, tile, tile), "bytes")
+    print(f"tiles of {tile:3}: {traffic(1024, 1024, 1024, tile, tile) or 0:13,} bytes")
 
 # %% [markdown]
 # ## 2. Order of loops, again

@@ -14,7 +14,12 @@
 # size. This lab writes the pieces. About 35 minutes; neither a GPU nor a C++ compiler is needed.
 
 # %%
-# In a notebook service that has no Fuselab yet: %pip install "fuselab[torch]"
+from importlib.util import find_spec
+
+if not find_spec("fuselab"):  # as in a notebook service
+    # %pip install --quiet "fuselab[torch]"
+    print("Fuselab is installed now.")
+
 # %load_ext fuselab
 import torch
 
@@ -89,7 +94,8 @@ def broadcast(a, b):
     return shape, guards
 
 # %% [markdown]
-# See the compiler do it. The second call changes a size, the third changes another:
+# See the compiler do it. The second call changes a size, the third changes another. That makes three
+# versions of the function, each with guards of its own:
 
 # %%
 def add(x, y):

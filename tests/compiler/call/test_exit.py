@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 PROGRAM = """
 import torch, fusec, time
 from fusec.call import native
@@ -20,6 +22,7 @@ print(time.time(), flush=True)
 """
 
 
+@pytest.mark.posix("that what a compiler has started ends with it")
 def test_exit_waits_for_no_build(tmp_path):
     tmp_path.chmod(0o700)
     done = subprocess.run(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ from fusec.call import native
 from fusec.call.huge_pages import POOLED_BYTES, counted, empty_large, release
 from support.waiting import wait_for
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only made for Linux")
+pytestmark = pytest.mark.linux("the memory pool and large pages")
 COUNT = 8 << 20  # elements of float32: 32 MiB
 SIZE = 4 * COUNT
 

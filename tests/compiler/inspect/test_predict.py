@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import fusec
+from fusec.inspect.explain import bytes_text
 from programs import check, generate
 from support.predictions import differences, predict
 from support.releases import OLD
@@ -95,6 +96,23 @@ def test_totals_of_a_softmax() -> None:
     assert "<li>kernel" in shown["text/html"]
 
 
+def test_guards_have_no_name_that_torchdynamo_made_up() -> None:
+    """Where ``type(x)`` asks for a tensor's class, torch has another name in each compilation."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if type(x.relu()) is torch.Tensor else x
+
+    assert differences(function, lambda: [torch.randn(3)]) == []
+    texts = [guard.text for guard in predict(function, (torch.randn(3),)).guards]
+    assert not [text for text in texts if "_c" in text]
+
+
+def test_one_byte_is_no_bytes() -> None:
+    assert [bytes_text(count) for count in (0, 1, 2, 1536)] == [
+        "0 bytes", "1 byte", "2 bytes", "1.5 KiB",
+    ]  # fmt: skip
+
+
 def test_nothing_runs_without_a_break() -> None:
     """Not even in eager: what would be out of range is not noticed, and nothing is printed."""
     table, places = torch.randn(4, 3), torch.tensor([100])
@@ -137,6 +155,7 @@ def test_recompiles_of_several_calls() -> None:
     x = torch.randn(8, 4)
     said = predict(lambda x: x.relu() + 1, (x,), (x[:5],), (x[:6],), (x.double(),))
     assert len(said.recompiles) == 2
+    assert "as long as what one of its versions asks for holds" in str(said), "not all at once"
     assert "dimension 0" in said.recompiles[0].text
     assert "Double" in said.recompiles[1].text
     assert [kernel.read_bytes for kernel in said.kernels] == [128, -1, -1]

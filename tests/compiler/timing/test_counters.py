@@ -75,7 +75,7 @@ def test_linux_counts_or_says_why_not(graph):
 
 def test_what_is_refused_is_said(monkeypatch):
     for code, word in [(errno.EACCES, "perf_event_paranoid"), (errno.ENOENT, "virtual machines")]:
-        monkeypatch.setattr(linux_counters, "_open", lambda *_, code=code: -code)
+        monkeypatch.setattr(linux_counters, "open_event", lambda *_, code=code: -code)
         done: list[int] = []
         counts = linux_counters.count(lambda done=done: done.append(1), Processor())
         assert (counts.events, done) == ({}, [1])

@@ -111,6 +111,12 @@ def test_cxx_is_honored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert find_compiler().path == str(wrapper)
 
 
+def test_without_a_path_compilers_have_one() -> None:
+    """Programs are looked for in the usual places then; g++ finds its assembler there, too."""
+    print_path = [sys.executable, "-c", "import os; print(os.environ['PATH'])"]
+    assert listen.run(print_path, None, {}, 60.0) == (0, f"{os.defpath}\n")
+
+
 def script(path: Path, body: str) -> Path:
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -197,6 +203,7 @@ def test_missing_header_is_a_compile_error(store: CacheStore) -> None:
         build('#include <stdint.h>\n#include "no_such_header.h"\n', store=store)
 
 
+@pytest.mark.linux("a linker that asks for every name")
 def test_missing_function_is_a_compile_error(store: CacheStore) -> None:
     text = 'int nowhere(int);\nextern "C" int f() { return nowhere(1); }\n'
     if sys.platform != "linux":
@@ -261,6 +268,7 @@ def test_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
         cpp_build.compile_text(find_compiler(), constant(1), (), 60.0, Children())
 
 
+@pytest.mark.posix("that what a compiler has started ends with it")
 def test_nobody_waits_twice_for_a_compiler_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -323,6 +331,7 @@ finally:
 """
 
 
+@pytest.mark.posix("that what a compiler has started ends with it")
 @pytest.mark.parametrize("count", [1, 3])
 def test_interrupt_ends_the_compilers(tmp_path: Path, count: int) -> None:
     started = tmp_path / "started"
@@ -512,6 +521,7 @@ def groups_sessions() -> bool:
     return setting.exists() and setting.read_text().strip() == "1"
 
 
+@pytest.mark.linux("groups of processes in /proc")
 @pytest.mark.skipif(not groups_sessions(), reason="sessions are no groups here")
 def test_what_nobody_waits_for_gives_way() -> None:
     found: dict[int, str] = {}
@@ -533,6 +543,7 @@ def test_what_nobody_waits_for_gives_way() -> None:
     assert found[15].endswith("nice 15\n")
 
 
+@pytest.mark.posix("that what a compiler has started ends with it")
 @pytest.mark.skipif(os.name != "posix", reason="a shell holds the compiler")
 def test_a_compiler_ends_with_the_process_that_started_it(tmp_path):
     """Also where that is killed and can end nobody."""
@@ -556,6 +567,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     wait_for(is_over)
 
 
+@pytest.mark.posix("limits of a process")
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS limits no address space")
 def test_a_compiler_has_limits():
     script = "ulimit -v; ulimit -f; ulimit -t; ulimit -c"

@@ -112,6 +112,7 @@ def test_regions(compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
             assert out.tolist() == wanted, (n, threads)
 
 
+@pytest.mark.linux("a linker that asks for every name")
 @pytest.mark.parametrize("compiler", CLANGS)
 def test_what_the_entry_lacks_is_refused_by_name(
     compiler: str, monkeypatch: pytest.MonkeyPatch
@@ -184,6 +185,7 @@ def test_line_numbers_stay_where_reductions_are_ours() -> None:
     assert FAMILIES["clang"].text("int a;\n") == "int a;\n"
 
 
+@pytest.mark.linux("that torch's OpenMP is GNU's")
 @pytest.mark.parametrize("compiler", CLANGS)
 def test_one_runtime(compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process has torch's OpenMP runtime and no other; it follows the number of threads."""

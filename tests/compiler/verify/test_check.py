@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 
+from fusec.systems import this_system
 from fusec.toolchain.children import given_children
 from fusec.verify import sandbox
 from fusec.verify.check import check_kernel
@@ -138,7 +139,10 @@ def test_refuses(name):
     # What reads the library first would refuse some of them: see ``test_binary``.
     verdict = vk.check(vk.cpp(body), timed=False, timeout=1.0, trust=True)
     assert (verdict.ok, verdict.stage) == (False, stage), verdict
-    assert reason in verdict.reason
+    said = verdict.reason
+    if this_system().name != "linux":  # whether it read or wrote, nobody says there
+        said = said.replace("reads or writes", "reads")
+    assert reason in said
     # Whatever happened, the next check works, and soon.
     started = time.perf_counter()
     assert vk.check(vk.cpp(), timed=False, kinds=()).ok
@@ -263,11 +267,13 @@ def test_no_processes_left():
 # --- Triton, in the interpreter ----------------------------------------------------------------
 
 
+@pytest.mark.triton
 def test_triton_right():
     verdict = vk.check(vk.TRITON, target="triton", timeout=30.0)
     assert verdict.ok, verdict
 
 
+@pytest.mark.triton
 def test_triton_functions_that_call_others():
     # The interpreter reads their source long after the file was executed.
     helper = (
@@ -307,6 +313,7 @@ TRITON_WRONG = {
 }
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("name", TRITON_WRONG)
 def test_triton_refuses(name):
     change, stage, reason = TRITON_WRONG[name]

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from fusec.memory.strided import clone_strided
+from fusec.verify.check import KINDS as ALL_KINDS
 from fusec.verify.inputs import fresh_inputs, secret_seed
 
-KINDS = ["similar", "adversarial", "nonfinite", "negative", "positive", "zeros"]
+KINDS = [*ALL_KINDS, "named"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -32,7 +33,7 @@ KINDS = ["similar", "adversarial", "nonfinite", "negative", "positive", "zeros"]
 )
 def test_shape_strides_and_dtype_stay(tensor, kind):
     original = clone_strided(tensor)
-    (fresh,) = fresh_inputs([tensor], kind=kind)
+    (fresh,) = fresh_inputs([tensor], kind=kind, numbers=[1234.5, -1234.5])
     assert (fresh.shape, fresh.stride(), fresh.dtype) == (
         tensor.shape,
         tensor.stride(),
@@ -50,6 +51,48 @@ def test_similar_floats():
     assert fresh.mean().item() == pytest.approx(50, rel=0.01)
     assert fresh.std().item() == pytest.approx(3, rel=0.05)
     assert not torch.equal(fresh, x)
+
+
+def test_as_peoples_tensors_are():
+    x, weight, bias = torch.randn(20, 64), torch.randn(64), torch.randn(64)
+
+    def made(kind):
+        return fresh_inputs([x, weight, bias], kind=kind)
+
+    assert all((each == 1).all() for each in made("ones"))
+    first, ones, zeros = made("layers")
+    assert (ones == 1).all()
+    assert (zeros == 0).all()
+    assert first.unique().numel() > 1000
+    assert made("whole")[0].reshape(-1)[:300].tolist() == [i % 256 for i in range(300)]
+    nothing, kept, _ = made("padding")
+    assert (nothing == 0).all()
+    assert (kept != 0).all()
+    assert 0.01 < (made("sparse")[0] != 0).float().mean() < 0.2
+    unit = made("unit")[0]
+    assert unit.min() >= 0
+    assert unit.max() < 1
+    assert 0 < made("small")[0].abs().max() < 1e-4
+    assert 0 < made("tiny")[0].abs().max() < 1e-15
+    far = made("far")[0]
+    assert far.min() > 20
+    assert torch.equal(far, far.round())
+    assert all(each.isnan().all() for each in made("nan"))
+    one, *others = made("one nan")
+    assert one.isnan().reshape(-1).nonzero().tolist() == [[0]]
+    assert all(each.isfinite().all() for each in others)
+
+
+def test_numbers_that_somebody_names():
+    (fresh,) = fresh_inputs([torch.randn(400)], kind="named", numbers=[1234.5, -1234.5])
+    assert fresh[0] == fresh[-1] == 1234.5
+    assert -1234.5 in fresh
+    assert fresh.unique().numel() > 200
+
+
+def test_small_halves_have_products():
+    (fresh,) = fresh_inputs([torch.randn(400).half()], kind="tiny")
+    assert (fresh * fresh).abs().max() > 0
 
 
 def test_one_side_alone():

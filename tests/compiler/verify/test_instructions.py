@@ -31,6 +31,11 @@ REFUSED = {
     "retf": "cb",
     "iretq": "48cf",
     "rdtsc": "0f31",
+    "rdtscp": "0f01f9",
+    "rdpid": "f30fc7f8",
+    "cpuid": "0fa2",
+    "stmxcsr": "0fae5c2404",
+    "vstmxcsr": "c5f8ae1c24",
     "rdrand": "480fc7f0",
     "in": "ec",
     "fs": "64488b042500000000",  # where the thread's own is
@@ -41,8 +46,6 @@ HARMLESS = [
     "f30f1efa",
     "c5f458c2",
     "62f17c4858c2",
-    "0fae5c2404",
-    "0fa2",
     "f390",
     "64488b042528000000",  # mov rax, fs:0x28: the stack's guard
     "6448330c2528000000",  # xor rcx, fs:0x28
@@ -85,6 +88,20 @@ def test_lets_by(code):
 @pytest.mark.parametrize("code", ["6448c704252800000000000000", "6448ff042558000000", "658b0408"])
 def test_what_each_thread_has_for_itself(code):
     assert found(code) == ["fs"]
+
+
+@pytest.mark.parametrize(
+    ("code", "odd"),
+    [
+        ("48c7c0000460ff", True),  # mov rax, 0xffffffffff600400
+        ("48b8000860ffffffffff", True),  # the same, in full
+        ("48c7c0010460ff", False),
+        ("4805000060ff", False),  # add rax, -10485760
+    ],
+)
+def test_entries_at_fixed_addresses(code, odd):
+    reasons = [odd.reason for _, odd in odd_instructions(bytes.fromhex(code), 0x1000, "x86_64")]
+    assert ["entry of the system" in reason for reason in reasons] == [True] * odd
 
 
 def test_what_stands_within_another_instruction():

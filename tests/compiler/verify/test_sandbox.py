@@ -235,6 +235,7 @@ def test_descriptors_are_not_leaked():
     assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
+@pytest.mark.linux("a limit of a process's memory")
 def test_memory_is_limited():
     body = (
         "for (;;) { char* p = (char*)malloc(1 << 28); if (!p) abort();"

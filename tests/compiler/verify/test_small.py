@@ -39,6 +39,7 @@ def edited(kernel: fusec.Kernel, old: str, new: str) -> str:
     return text.replace(old, new)
 
 
+@pytest.mark.triton
 def test_it_says_at_which_sizes(gelu):
     verdict = gelu.check(edited(gelu, "x * 0.5", "0.5 * x"))
     assert verdict.ok
@@ -46,6 +47,7 @@ def test_it_says_at_which_sizes(gelu):
     assert verdict.timing is verdict.graph is None
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -85,6 +85,16 @@ def test_nothing_to_lay_out() -> None:
 # --- fusion --------------------------------------------------------------------------------
 
 
+def test_decisions_that_save_nothing_have_no_column_of_bytes() -> None:
+    shown = fusion.decisions_html("computed once", [("exp → add", "", "two readers")])
+    assert "computed once" in shown
+    assert "saves" not in shown
+    rows = [(f"a{n} → b", "4 B", "near") for n in range(fusion.MOST_ROWS + 2)]
+    shown = fusion.decisions_html("together", rows)
+    assert "saves" in shown
+    assert "and 2 more" in shown
+
+
 def test_graph_is_xml_with_every_node_and_edge(cell: Any) -> None:
     ((_, view),) = parts(cell)
     svg = graph_svg(view.before, fusion.colors_of(view), PRINT, title="a <b>", prefix="op:")

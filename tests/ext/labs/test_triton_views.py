@@ -74,7 +74,7 @@ def test_machine_code_stands_beside_its_lines() -> None:
     assert any("STG" in text for text in store.sass)
     assert "ld.global.b32" in code.ptx
     assert str(code).index("tl.load") < str(code).index("LDG") < str(code).index("STG")
-    assert "<th>PTX</th>" in code._repr_mimebundle_()["text/html"]
+    assert ">PTX</th>" in code._repr_mimebundle_()["text/html"]
 
 
 def test_mistakes_are_said() -> None:

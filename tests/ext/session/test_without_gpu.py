@@ -31,6 +31,7 @@ def cell() -> FusedCell:
     return made
 
 
+@pytest.mark.triton
 def test_nothing_is_said_about_speed(cell: FusedCell) -> None:
     assert cell.simulated
     assert cell.eager is cell.fused is cell.limit is None
@@ -46,6 +47,7 @@ def test_nothing_is_said_about_speed(cell: FusedCell) -> None:
     assert not re.search(r"\d (ms|µs|s)\b", head_line(cell.name, facts))
 
 
+@pytest.mark.triton
 def test_what_the_gpu_would_do(cell: FusedCell) -> None:
     (line,) = cell.summary().models
     assert line.startswith("tri on sm_90 (H100), predicted by its bytes, not measured: ")
@@ -71,6 +73,7 @@ def test_occupancy_is_the_least_of_what_there_is() -> None:
     assert share(1, 16, 0) == 0.5  # no more than 32 programs
 
 
+@pytest.mark.triton
 def test_it_is_not_tuned(cell: FusedCell) -> None:
     panel = cell.workbench()
     panel.kernels.show()

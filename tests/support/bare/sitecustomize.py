@@ -7,7 +7,8 @@ everybody.  The processes that a process starts have it too, where this folder i
 
 from __future__ import annotations
 
-import importlib.abc
+import contextlib
+import importlib.machinery
 import importlib.metadata
 import os
 import select
@@ -28,21 +29,12 @@ def is_ours(file: str) -> bool:
     return "/fuselab/" in file or ("/fusec/" in file and "/fusec/systems/" not in file)
 
 
-# The files that have asked for Triton, latest last; tests empty it.
-ASKED: list[str] = []
+_FIND = importlib.machinery.PathFinder.find_spec
 
 
-class Missing(importlib.abc.MetaPathFinder):
-    """Refuses Triton."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Say that there is no such module."""
-        if name.partition(".")[0] == "triton":
-            frame = sys._getframe(1)
-            while frame.f_back is not None and "importlib" in frame.f_code.co_filename:
-                frame = frame.f_back
-            ASKED.append(frame.f_code.co_filename)
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+def find_spec(cls: type, name: str, *where: object) -> importlib.machinery.ModuleSpec | None:
+    """Find a module as ever; Triton is nowhere."""
+    return None if name.partition(".")[0] == "triton" else _FIND(name, *where)  # type: ignore[arg-type]
 
 
 def audit(event: str, arguments: tuple[object, ...]) -> None:
@@ -84,12 +76,14 @@ def begin() -> None:
     if not bare:
         return
     os.environ.setdefault("FUSEC_SYSTEM", bare)
+    with contextlib.suppress(ImportError):
+        import psutil  # noqa: F401  # knows every system, and looks at Linux while it is imported
     for table in (LINUX, POSIX) if bare == "plain" else (LINUX,):
         for module, names in table.items():
             for name in names:
                 if hasattr(module, name):
                     delattr(module, name)
-    sys.meta_path.insert(0, Missing())
+    importlib.machinery.PathFinder.find_spec = classmethod(find_spec)  # type: ignore
     importlib.metadata.Distribution.from_name = classmethod(distribution)  # type: ignore[assignment]
     sys.addaudithook(audit)
 

@@ -108,6 +108,9 @@ _SYMBOLIC = re.compile(r"([\w\[\]'\".]+)\.(size|stride)\(\)\[(\d+)\]")
 # An attribute of a value's class, in the words of TorchDynamo.
 _OF_CLASS = re.compile(r"dict\(type\(([^()]*)\)\.__dict__\)\['(\w+)'\]")
 
+# What TorchDynamo calls torch where ``type(x)`` asks for a tensor's class: another name each time.
+_TORCH = re.compile(r"G\['_\d+_c\d+'\]")
+
 # What a module holds, in the words of TorchDynamo.
 _KEY = re.compile(r"\[list\(dict\.keys\([^()]*\)\)\[(\d+)\]\]")
 _PARTS = re.compile(
@@ -262,7 +265,7 @@ def _name_of(guard: Any) -> str:
 
 def readable_name(name: str) -> str:
     """Return ``0.weight`` for ``L['fn']._modules['0']._parameters['weight']``."""
-    text = re.sub(r"[LG]\['(\w+)'\]", r"\1", name)
+    text = re.sub(r"[LG]\['(\w+)'\]", r"\1", _TORCH.sub("torch", name))
     text = _short_keys(text)
     count = 1
     while count:  # what a class has, which may be within what it wraps

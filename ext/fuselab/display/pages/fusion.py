@@ -131,6 +131,17 @@ def fusion_text(name: str, view: FusionView) -> str:
     return "\n".join(lines)
 
 
+def decisions_html(title: str, rows: list[tuple[str, str, str]]) -> str:
+    """Return decisions of one kind as a table, without the bytes where none are saved."""
+    shown = rows[:MOST_ROWS]
+    if any(saved for _, saved, _ in shown):
+        table = static_table((title, "saves", "why"), shown, 3)
+    else:
+        table = static_table((title, "why"), [(pair, why) for pair, _, why in shown], 2)
+    more = len(rows) - len(shown)
+    return table + (f"<div>and {more} more</div>" if more else "")
+
+
 def colors_of(view: FusionView) -> dict[str, str]:
     """Return a color for each kernel of a view."""
     return kernel_colors([node.name for node in view.after.nodes if node.kind == "kernel"])
@@ -250,7 +261,7 @@ def fusion_page(
             html.append(f"<div>{title}</div>{svg_image(svg, f'{name} {title}')}")
         html.append(static_table(("runs", "computes", "from", "moves"), kernel_rows(view), 3))
         for title, rows in decision_tables(view):
-            html.append(static_table((title, "saves", "why"), rows[:MOST_ROWS], 3))
+            html.append(decisions_html(title, rows))
     text = "\n\n".join(texts) or "nothing was compiled yet: run the cell first"
     return Page(text, "".join(html))
 

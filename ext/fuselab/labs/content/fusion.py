@@ -296,7 +296,7 @@ def _value(node: ast.expr, given: dict[str, float]) -> float:
         if function is not None and not node.keywords:
             return function(_value(node.args[0], given))
     raise NoExpression(
-        f"`{ast.unparse(node)[:60]}` is not of the graph's inputs, + - * /, exp and relu"
+        f"`{ast.unparse(node)[:60]}` is neither an input of the graph nor one of + - * /, exp, relu"
     )
 
 

@@ -344,7 +344,9 @@ def _read(node: ast.expr, variables: dict[str, int], flat: dict[str, list[float]
             return _SIGNS[sign](*sides)
         case ast.Call(func=ast.Name(id="relu"), args=[inner], keywords=[]):
             return max(_read(inner, variables, flat), 0)
-    raise BadValue(f"`{ast.unparse(node)[:60]}` is not of inputs with one index, + - * and relu")
+    raise BadValue(
+        f"`{ast.unparse(node)[:60]}` is neither an input with one index nor one of + - * and relu"
+    )
 
 
 __all__ = [

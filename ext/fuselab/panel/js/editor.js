@@ -9,6 +9,7 @@
 //   status    a sentence that screen readers speak when it changes
 //   cell      [[number, text], ...]: the cell's own lines, shown beside the kernel
 //   links     "21-24:3 25:3,4": which lines of the cell each line of the kernel computes
+//   costs     "24:0.420:42%:42% of the time, ...;25:...": each line's share of the time, its words
 // Messages, all sent because a person did something, never because a view was drawn:
 //   {kind: "edit" | "check" | "keep", document, text, seen}
 // and three that start nothing: {kind: "ready"}, there is a view; {kind: "near"}, somebody points
@@ -252,6 +253,7 @@ function render({ model, el }) {
     paintFolds();
     paintMark();
     paintLinks();
+    if (container.classList.contains("fuselab-counted")) paintCosts();
     if (value === text) return;
     text = value;
     const number = edits.get(model) + 1;
@@ -351,6 +353,26 @@ function render({ model, el }) {
       }
     }
   };
+  // --- what each line costs, beside its number ------------------------------------------------
+  const paintCosts = () => {
+    const known = new Map();
+    for (const each of model.get("costs").split(";").filter(Boolean)) {
+      const [number, share, words, ...details] = each.split(":");
+      known.set(Number(number), { share, words, details: details.join(":") });
+    }
+    container.classList.toggle("fuselab-counted", known.size > 0);
+    const digits = String(count()).length;
+    for (let n = 1; n < editor.lines.length; n++) {
+      const { dataset, style } = editor.lines[n];
+      const cost = known.get(n);
+      if (known.size) dataset.no = `${(cost?.words ?? "").padStart(4)} ${String(n).padStart(digits)}`;
+      else delete dataset.no;
+      if (cost) [dataset.cost, dataset.details] = [cost.words, cost.details];
+      else for (const name of ["cost", "details"]) delete dataset[name];
+      if (cost) style.setProperty("--fuselab-cost", `${Math.round(100 * cost.share ** 0.7)}%`);
+      else style.removeProperty("--fuselab-cost");
+    }
+  };
   const light = (lines) => {
     for (const old of row.querySelectorAll(".fuselab-lit")) old.classList.remove("fuselab-lit");
     for (const line of lines) {
@@ -392,6 +414,8 @@ function render({ model, el }) {
     const under = document.elementsFromPoint(event.clientX, event.clientY);
     const line = under.find((e) => e.classList?.contains("pce-line"));
     light(line?.dataset.links?.split(" ") ?? []);
+    const details = line?.dataset.details ?? "";
+    if (textarea.title !== details) textarea.title = details;
   });
   editor.on("selectionChange", () => {
     const at = lineAt(textarea.selectionStart);
@@ -431,11 +455,13 @@ function render({ model, el }) {
     ["change:status", onStatus],
     ["change:cell", showCell],
     ["change:links", showCell],
+    ["change:costs", paintCosts],
   ];
   for (const [name, listener] of listeners) model.on(name, listener);
   onLabel();
   paintMark();
   showCell();
+  paintCosts();
   const watch = (frames) => {
     if (el.isConnected) {
       watchControls(el, () => model.send({ kind: "near" }));

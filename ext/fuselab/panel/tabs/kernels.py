@@ -15,6 +15,7 @@ from fusec.tunables import set_tunables
 from fuselab.display import words
 from fuselab.exporting import export
 from fuselab.panel.context import Bench, Checked
+from fuselab.panel.tabs.kernel_lines import KernelLines
 from fuselab.panel.tabs.kernels_more import More
 from fuselab.panel.tabs.tuning import TuningTab
 from fuselab.panel.widgets import markup, plain
@@ -81,7 +82,9 @@ class KernelsTab:
         self.verdict = plain.html(width="100%", min_height="1.6em")
         self.verdict.add_class("fuselab-verdict")
         self.more = More(bench)
-        actions = [self.check, self.keep, self.revert, self.tune, *self.exports.values()]
+        self.lines = KernelLines(bench)
+        actions = [self.check, self.keep, self.revert, self.tune, self.lines.button]
+        actions += self.exports.values()
         actions += [self.share, self.copy, self.sanitize, self.trust]
         self.widget = plain.column(
             [
@@ -89,6 +92,7 @@ class KernelsTab:
                 self.place,
                 self.tunables.widget,
                 plain.row(actions),
+                self.lines.said,
                 self.verdict,
                 self.more.widget,
             ]
@@ -258,6 +262,7 @@ class KernelsTab:
             try:
                 self._show_choice()
                 self._show_source()
+                self.lines.refresh()
                 self._show_verdict()
             finally:
                 self._filling = False
@@ -300,6 +305,7 @@ class KernelsTab:
             kernels = list(self._bench.facts.kernels.values())
             self.editor.cell = cell_lines(self._bench.cell, kernels)
             self.editor.links = packed(links_of(kernel, text, file))
+            self.editor.costs = self.lines.shares(name, text)
             if self.editor.document != name:
                 self.editor.load(name, text, find_target(kernel.target), f"Source of kernel {name}")
             elif self.editor.text != text:

@@ -33,6 +33,7 @@ class Editor(Scripted):
         status: A sentence that screen readers speak when it changes.
         cell: The cell's lines beside the kernel: number and text each.
         links: Kernel lines and the cell lines that they compute: see ``linking.packed``.
+        costs: Kernel lines and their shares of the time: see ``line_counts.packed_shares``.
     """
 
     content = t.Dict(default_value={"document": "", "text": "", "seen": 0}).tag(sync=True)
@@ -42,6 +43,7 @@ class Editor(Scripted):
     status = t.Unicode("").tag(sync=True)
     cell: t.List[list[object]] = t.List(default_value=[]).tag(sync=True)
     links = t.Unicode("").tag(sync=True)
+    costs = t.Unicode("").tag(sync=True)
 
     def __init__(
         self, state: AbstractContextManager[Any], on_edit: OnEdit, on_check: OnEdit, on_keep: OnEdit

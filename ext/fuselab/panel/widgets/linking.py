@@ -41,6 +41,18 @@ def links_of(kernel: Kernel, text: str, file: str = "") -> dict[int, list[int]]:
     return found
 
 
+def same_lines(before: str, after: str) -> dict[int, int]:
+    """Return the lines of a text that an earlier one has too: its numbers to the earlier one's."""
+    if before == after:
+        return {n: n for n in range(1, after.count("\n") + 2)}
+    old, new = before.splitlines(), after.splitlines()
+    if max(len(old), len(new)) > MOST_LINES:
+        return {}
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    blocks = matcher.get_matching_blocks()
+    return {block.b + n + 1: block.a + n + 1 for block in blocks for n in range(block.size)}
+
+
 def packed(links: Mapping[int, Sequence[int]]) -> str:
     """Write links for the page, lines of the same origin as one: ``21-24:3 25:3,4``.
 

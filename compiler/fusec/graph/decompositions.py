@@ -230,6 +230,15 @@ def _roll(x: torch.Tensor, shifts: list[int], dims: list[int] | tuple[int, ...] 
     return rule(x, shifts, dims).contiguous(memory_format=suggest_memory_format(x))
 
 
+def _channel_shuffle(x: torch.Tensor, groups: int) -> object:
+    """Torch's own, laid out as eager has it: on a CPU the channels stay innermost."""
+    rule = get_decompositions([aten.channel_shuffle.default])[aten.channel_shuffle.default]
+    shuffled = rule(x, groups)
+    if x.device.type != "cpu":
+        return shuffled
+    return shuffled.contiguous(memory_format=suggest_memory_format(x))
+
+
 def _rrelu(
     x: torch.Tensor,
     noise: torch.Tensor,
@@ -338,6 +347,7 @@ _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.linalg_vector_norm.default: _vector_norm,
     aten.log_sigmoid_forward.default: _packed(aten.log_sigmoid_forward.default),
     aten.nan_to_num.default: _nan_to_num,
+    aten.channel_shuffle.default: _channel_shuffle,
     aten.roll.default: _roll,
     aten.rrelu_with_noise_functional.default: _rrelu,
     aten.silu_backward.default: _silu_backward,

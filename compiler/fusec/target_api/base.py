@@ -334,6 +334,19 @@ class PythonTarget(Target):
         """Return how many programs each kernel start of a text has; nothing where nobody knows."""
         return ()
 
+    def machine_lines(self, ptx: str, binary: bytes, file: str) -> Mapping[int, tuple[str, int]]:
+        """Return the instructions of a GPU's binary by their place: the operation and its line.
+
+        Args:
+            ptx: What it was made of.
+            binary: The machine code, as the driver loads it.
+            file: The name of the kernel's file; what is of no line of it has 0.
+
+        Raises:
+            FusecError: It cannot be read.
+        """
+        return {}
+
     def begin(self, source: KernelSource) -> None:
         """Begin to compile a kernel that will be loaded soon; returns at once."""
 

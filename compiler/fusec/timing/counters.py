@@ -99,7 +99,7 @@ def count_lines(graph: TimedGraph, name: str, seconds: float = 0.3) -> LineCount
             kernel = part.kernels[name]
             tensors, sizes = kernel_launches(part)[name]
             if any(is_gpu(tensor.device.type) for tensor in tensors):
-                return LineCounts(kernel.source, missing="a GPU's lines are not looked at yet")
+                return nsight.line_counts(kernel, tensors, sizes)
             return line_counts_on_cpu(kernel, tensors, sizes, seconds)
     text = next((part.kernels[name].source for part in graph.parts if name in part.kernels), "")
     return LineCounts(text, missing="it has not run yet: run the cell again")

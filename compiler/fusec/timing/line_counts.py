@@ -52,6 +52,7 @@ class LineCounts:
         lines: By their numbers in it, from 1.
         samples: How often somebody looked.
         by: Who looked, in words.
+        what: What the shares are of: the time, or that of all warps together.
         missing: Why nothing is known of lines, in words; else empty.
     """
 
@@ -60,6 +61,7 @@ class LineCounts:
     samples: int = 0
     by: str = ""
     missing: str = ""
+    what: str = "time"
 
     @property
     def elsewhere(self) -> float:

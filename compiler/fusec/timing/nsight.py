@@ -5,17 +5,25 @@ It watches a process of its own, which runs the kernel's file on tensors of the 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
+
+from fusec.kernel import Kernel
+from fusec.target_api.base import PythonTarget
+from fusec.target_api.registry import find_target
+from fusec.timing.line_counts import LineCounts
+from fusec.timing.warp_samples import read_instructions, seen_lines
 
 # What is asked of a GPU's counters, by what people call it.
 METRICS = {
@@ -30,6 +38,7 @@ METRICS = {
 _ADDED = (".sum",)
 _PLACES = ("/usr/local/cuda/bin/ncu",)
 _SECONDS = 120.0
+NOT_HERE = "Nsight Compute is not installed here"
 _CHILD = """\
 import importlib.util, json, sys, torch
 given = json.load(open(sys.argv[1]))
@@ -73,9 +82,59 @@ def count(
     Returns:
         What was counted of all kernels that it starts, and why nothing was; else empty.
     """
-    program = find()
-    if program is None:
-        return {}, "Nsight Compute is not installed here: ncu would count bytes and instructions"
+    if find() is None:
+        return {}, f"{NOT_HERE}: ncu would count bytes and instructions"
+    options = ["--csv", "--page", "raw", "--print-units", "base"]
+    options += ["--metrics", ",".join(METRICS)]
+    with _child(text, entry, tensors, sizes) as child:
+        said = _run([*options, *child])
+    found = read(said)
+    return (found, "") if found else ({}, f"Nsight Compute counted nothing: {_problem(said)}")
+
+
+def line_counts(
+    kernel: Kernel, tensors: Sequence[torch.Tensor], sizes: Sequence[int]
+) -> LineCounts:
+    """Run a kernel under Nsight Compute; see at which lines its warps are, and what they wait for.
+
+    Args:
+        kernel: Its text in use runs.
+        tensors: Their shapes, strides and types count, not their values.
+        sizes: The symbolic sizes.
+
+    Raises:
+        FusecError: What was compiled cannot be read.
+    """
+    text, target = kernel.source, find_target(kernel.target)
+    if find() is None:
+        return LineCounts(text, missing=f"{NOT_HERE}: its ncu sees at which lines warps are")
+    assert isinstance(target, PythonTarget)
+    with _child(text, kernel.generated.entry, tensors, sizes) as child:
+        folder = Path(child[-1]).parent
+        report = str(folder / "report")
+        # What is compiled there is looked at afterwards.
+        own = {"TRITON_CACHE_DIR": str(folder / "compiled")}
+        said = _run(["-f", "-o", report, "--section", "SourceCounters", *child], own)
+        shown = ["--import", f"{report}.ncu-rep", "--page", "source", "--print-source", "sass"]
+        blocks = read_instructions(_run([*shown, "--csv", "--print-units", "base"], watched=False))
+        if not blocks:
+            return LineCounts(text, missing=f"Nsight Compute saw nothing: {_problem(said)}")
+        binaries = [
+            target.machine_lines(
+                path.with_suffix(".ptx").read_text(encoding="utf-8"),
+                path.read_bytes(),
+                Path(child[-1]).name,
+            )
+            for path in sorted((folder / "compiled").rglob("*.cubin"))
+        ]
+    return seen_lines(text, blocks, binaries)
+
+
+@contextlib.contextmanager
+def _child(
+    text: str, entry: str, tensors: Sequence[torch.Tensor], sizes: Sequence[int]
+) -> Iterator[list[str]]:
+    """Write down what the watched process does; yield its command, the kernel's file last."""
     given = {
         "tensors": [
             [list(t.shape), list(t.stride()), str(t.dtype).removeprefix("torch.")] for t in tensors
@@ -83,27 +142,45 @@ def count(
         "entry": entry,
         "sizes": [int(size) for size in sizes],
     }
-    command = [program, "--clock-control", "none", "--cache-control", "all"]
-    command += ["--profile-from-start", "off", "--csv", "--page", "raw", "--print-units", "base"]
-    command += ["--metrics", ",".join(METRICS)]
     with tempfile.TemporaryDirectory(prefix="fusec-ncu-") as folder:
         files = {name: Path(folder, name) for name in ("child.py", "given.json", "kernel.py")}
         files["child.py"].write_text(_CHILD, encoding="utf-8")
         files["given.json"].write_text(json.dumps(given), encoding="utf-8")
         files["kernel.py"].write_text(text, encoding="utf-8")
-        command += [sys.executable, *(str(path) for path in files.values())]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_SECONDS, check=False
-            )
-            said = done.stdout
-        except (OSError, subprocess.TimeoutExpired) as error:
-            said = f"==ERROR== {type(error).__name__}"
-    found = read(said)
-    if found:
-        return found, ""
+        yield [sys.executable, *(str(path) for path in files.values())]
+
+
+def _run(
+    arguments: Sequence[str], more: Mapping[str, str] | None = None, *, watched: bool = True
+) -> str:
+    """Run ``ncu`` and return what it says.
+
+    Args:
+        arguments: Its options, and the command to watch.
+        more: What that has in its environment beside this process's.
+        watched: Whether there is such a command.
+    """
+    program = find()
+    assert program is not None
+    how = ["--clock-control", "none", "--cache-control", "all", "--profile-from-start", "off"]
+    command = [program, *(how if watched else ()), *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+            env={**os.environ, **(more or {})},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"==ERROR== {type(error).__name__}"
+    return done.stdout
+
+
+def _problem(said: str) -> str:
     problem = next((x for x in said.splitlines() if "ERROR" in x), "it said nothing")
-    return {}, f"Nsight Compute counted nothing: {problem.strip('= ')}"
+    return problem.strip("= ")
 
 
 def read(said: str) -> dict[str, float]:
@@ -123,4 +200,4 @@ def read(said: str) -> dict[str, float]:
     return found
 
 
-__all__ = ["METRICS", "count", "find", "read"]
+__all__ = ["METRICS", "count", "find", "line_counts", "read"]

@@ -20,49 +20,56 @@ def share_of(line: LineCount | None) -> str:
     return words.share(line.share) if line is not None and line.share >= LEAST else ""
 
 
-def details_of(line: LineCount) -> str:
+def details_of(line: LineCount, what: str = "time") -> str:
     """Return all that is known of a line: ``42% of the time, mostly waits for memory, 32 MiB``."""
-    parts = [f"{words.share(line.share)} of the time"]
+    parts = [f"{words.share(line.share)} of the {what}"]
     if line.waits:
         parts.append(f"mostly {line.waits}")
     if line.instructions >= 0:
-        parts.append(f"{words.digits(line.instructions)} instructions of warps")
+        parts.append(f"{_many(line.instructions)} instructions of warps")
     if line.bytes > 0:
-        parts.append(f"{words.size(int(line.bytes))} to and from L2")
+        parts.append(f"{words.size(int(line.bytes))} asked of L2")
     return ", ".join(parts)
+
+
+def _many(count: float) -> str:
+    """Return a count in three digits: ``598 k``."""
+    for unit, each in ((" M", 1e6), (" k", 1e3)):
+        if count >= each:
+            return words.digits(count / each) + unit
+    return words.digits(count)
 
 
 def said_of(counts: LineCounts) -> str:
     """Say in a sentence where a kernel's time goes, and how that was seen, or why it was not."""
     if counts.missing:
         return f"time of each line: not available, because {counts.missing}"
+    whose = f"{counts.what} of each line"
     most = sorted(counts.lines.items(), key=lambda item: -item[1].share)[:MOST_NAMED]
     named = [f"line {n} {words.share(line.share)}" for n, line in most if line.share >= LEAST]
     if counts.elsewhere >= LEAST:
         named.append(f"no line's {words.share(counts.elsewhere)}")
     looked = f"seen {counts.samples:,} times by {counts.by}"
-    return f"time of each line: {', '.join(named)} ({looked})"
+    return f"{whose}: {', '.join(named)} ({looked})"
 
 
 def counted_rows(counts: LineCounts, target: str) -> list[tuple[int, str, str, str]]:
-    """Return the kernel's own lines, and others that were seen: number, share, more, text."""
+    """Return the kernel's own lines, and others that were seen: number, share, text, more."""
     extent = extent_of(counts.text, target)
     rows = []
     for number, text in enumerate(counts.text.splitlines(), 1):
-        line = counts.lines.get(number)
-        if extent.first <= number <= extent.last or share_of(line):
-            details = details_of(line).partition(", ")[2] if line is not None else ""
-            rows.append((number, share_of(line), details, text))
+        share = share_of(line := counts.lines.get(number))
+        if extent.first <= number <= extent.last or share:
+            more = details_of(line).partition(", ")[2] if line is not None and share else ""
+            rows.append((number, share, text, more))
     return rows
 
 
 def counted_text(counts: LineCounts, target: str) -> list[str]:
     """Return the kernel as text, each line with its share at the left, what it waits for behind."""
-    rows = counted_rows(counts, target)
-    wide = max((len(details) for _, _, details, _ in rows), default=0)
     return [
-        f"{share:>5}  {details:{wide}}{'  ' if wide else ''}{number:4d}  {text}".rstrip()
-        for number, share, details, text in rows
+        f"{share:>5} {number:4d}  {text}{f'   <- {more}' if more else ''}".rstrip()
+        for number, share, text, more in counted_rows(counts, target)
     ]
 
 
@@ -75,7 +82,7 @@ def packed_shares(counts: LineCounts, places: Mapping[int, int]) -> str:
     """
     found = ((shown, counts.lines.get(ran)) for shown, ran in sorted(places.items()))
     return ";".join(
-        f"{number}:{line.share:.3f}:{share_of(line)}:{details_of(line)}"
+        f"{number}:{line.share:.3f}:{share_of(line)}:{details_of(line, counts.what)}"
         for number, line in found
         if line is not None and share_of(line)
     )

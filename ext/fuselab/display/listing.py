@@ -106,7 +106,7 @@ def _costs(counts: LineCounts | None, first: int, last: int) -> Any:
             shown.append("")
             continue
         look = f"background:{cost_color(line.share)};color:#111"
-        title = details_of(line)
+        title = details_of(line, counts.what)
         shown.append(Markup("<span style='{}' title='{}'>{}</span>").format(look, title, share))
     return Markup("\n").join(shown) if any(shown) else ""
 

@@ -61,6 +61,12 @@ def test_reductions() -> None:
     assert called(total(ops.where(condition, one, none))) == "count"
     assert called(total(ops.where(condition, none, one))) == "sum"
     assert called(total(op("add", (one, none), I64))) == "sum"
+    for values in ((one, one), (none, none), (const(2, I64), none), (one, const(1, I64))):
+        assert called(total(ops.where(condition, *values))) == "sum"
+    loaded = ops.load("n", at(*axes(6)), I64)
+    length = index_value(Expr.of(Symbol("n", "size", low=2)), I64)
+    for values in ((loaded, none), (one, loaded), (loaded, loaded), (length, none)):
+        assert called(total(ops.where(condition, *values))) == "sum"
     assert called(total(ops.cast(ops.load("n", at(*axes(6)), torch.int32), I64))) == "sum"
     assert called(total(ops.cast(condition, F32))) == "sum"  # a float is no count
 

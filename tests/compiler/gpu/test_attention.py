@@ -122,6 +122,20 @@ def test_rows_that_begin_anywhere() -> None:
         _is_right(compiled(*given), function, given)
 
 
+@pytest.mark.parametrize("keys", [128, 384])
+def test_blocks_as_large_as_the_keys_or_larger(keys: int) -> None:
+    blocks = create_block_mask(
+        MASKS["prefix"], 2, HEADS, 512, keys, device="cuda", BLOCK_SIZE=(128, 256)
+    )
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        return (flex_attention(q, k, v, block_mask=blocks, enable_gqa=True),)
+
+    query, key, value = _tensors(512, 128, torch.bfloat16)
+    given = query, key[:, :, :keys].contiguous(), value[:, :, :keys].contiguous()
+    _is_right(fusec.compile(attend, tuned=False)(*given), attend, given)
+
+
 def test_heads_between_the_rows() -> None:
     function = _function("window", 384)
     compiled = fusec.compile(function, tuned=False)

@@ -230,3 +230,28 @@ def test_picked_elements_that_are_returned_lie_as_they_were_traced() -> None:
     assert picked.meta["val"].is_contiguous(memory_format=torch.channels_last)
     found = [n.meta["val"].stride() for n in module.graph.find_nodes(op="output")[0].args[0]]
     assert found == traced
+
+
+def test_elements_picked_twice_are_copied_nowhere_on_a_gpu() -> None:
+    """The second time they are picked as those of the first time lie now."""
+    aten = torch.ops.aten
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        for size in (32, 64):
+            places = (torch.arange(size)[:, None] // 2, torch.arange(size) // 2)
+            where = [None, None, *(each.to(x.device) for each in places)]
+            x = aten._unsafe_index(x, where).relu()
+        settings = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+        return aten.convolution(x, weight, *settings).sum()
+
+    half, shapes = torch.bfloat16, ((2, 24, 16, 16), (32, 24, 3, 3))
+    inputs = [torch.randn(s).to(half).contiguous(memory_format=torch.channels_last) for s in shapes]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fake = [torch.empty_strided(t.shape, t.stride(), dtype=half, device="cuda") for t in inputs]
+        module = make_fx(function)(*fake)
+    assert turn_channels_inward(module) == 1
+    for target in (aten._unsafe_index.Tensor, aten.relu.default):
+        found = module.graph.find_nodes(op="call_function", target=target)
+        lies = [n.meta["val"].is_contiguous(memory_format=torch.channels_last) for n in found]
+        assert lies == [True, True]
+    assert not module.graph.find_nodes(op="call_function", target=aten.clone.default)

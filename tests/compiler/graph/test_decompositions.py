@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, fx
 
 import fusec
+from fusec.graph.decompositions import _comparable, _is_exact
 
 X = torch.randn(4, 5, 1, 4, generator=torch.Generator().manual_seed(0))
 PLACES = torch.tensor([0, 2])
@@ -78,3 +81,37 @@ def test_results_lie_as_operands_do(function: Callable[..., Tensor], rows: int) 
     """Torch's formulas go by what they compare, or by their only tensor."""
     x = torch.linspace(0.5, 2, 8).reshape(4, 2).t()
     same(function, x, torch.linspace(0.25, 3, 4 * rows).reshape(rows, 4))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "exact"),
+    [
+        (
+            torch.float16,
+            [0, -0.0, 1, 0.5, 65504, -65504, 2.0**-14, 2047, math.inf, True],
+        ),
+        (torch.bfloat16, [0, 1, 255, 2.0**-126, torch.finfo(torch.bfloat16).max, -math.inf]),
+    ],
+    ids=str,
+)
+def test_limits_that_halves_hold_exactly(dtype: torch.dtype, exact: list[float]) -> None:
+    """Others are compared in float32; what nobody knows, too."""
+    assert all(_is_exact(number, dtype) for number in exact)
+    kind = torch.finfo(dtype)
+    inexact = [0.1, -1.0001, 1 + kind.eps / 2, kind.max * 2, kind.tiny / 2, 2 / kind.eps + 1]
+    assert not any(_is_exact(number, dtype) for number in inexact)
+    assert not _is_exact(fx.Graph().placeholder("limit"), dtype)
+    x = torch.ones(2, dtype=dtype)
+    assert _comparable(x, *exact) is x
+    assert [_comparable(x, *exact, n).dtype for n in inexact] == [torch.float32] * len(inexact)
+    assert _comparable(x.double(), 0.1).dtype == torch.float64
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 6, 6), (2, 4, 1, 6), (2, 4, 5), (2, 4, 3, 3, 3)])
+@pytest.mark.parametrize("learns", [False, True])
+def test_shuffled_channels_stay_innermost(shape: tuple[int, ...], learns: bool) -> None:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    x = torch.randn(shape)
+    for given in (x, x.contiguous(memory_format=formats.get(x.ndim, torch.contiguous_format))):
+        torch._dynamo.reset()
+        same(lambda x: F.channel_shuffle(x, 2), given.requires_grad_(learns))

@@ -56,7 +56,7 @@ class LineWriter:
         for line in other.lines:
             self.lines.append(Line(margin + line.text if line.text else "", line.sources))
 
-    def changes(self, source: SourceLine | None, *, moves: bool = False) -> bool:
+    def changes(self, source: SourceLine | None, *, moves: bool) -> bool:
         """Whether a comment is to name the user's line now: where another one begins.
 
         Args:

@@ -95,11 +95,8 @@ def _is_wanted(node: fx.Node) -> bool:
     if node.target not in _READ:
         return False
     images, weight, transposed, groups = _READ[node.target]
-    nodes = [node.args[position] for position in (*images, weight)]
-    values = [n.meta.get("val") for n in nodes if isinstance(n, fx.Node)]
-    tensors = [v for v in values if isinstance(v, torch.Tensor)]
-    if len(tensors) != len(nodes):
-        return False
+    nodes: Any = [node.args[position] for position in (*images, weight)]
+    tensors = [each.meta["val"] for each in nodes]
     result = node.meta["val"] if node.target == _FORWARD else tensors[0]
     return (
         tensors[0].dim() == 4

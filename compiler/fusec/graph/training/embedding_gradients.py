@@ -31,15 +31,16 @@ def add_rows_in_place(module: fx.GraphModule) -> int:
         if node.kwargs or not all(isinstance(arg, fx.Node) for arg in node.args):
             continue
         first, second = node.args
-        for whole, put in ((first, second), (second, first)):
-            if whole is put or not _may_join(node, whole, put):
-                continue
-            with module.graph.inserting_before(node):
-                made = module.graph.call_function(put.target, (whole, *put.args[1:]), put.kwargs)
-            made.meta = {**put.meta, "val": node.meta["val"]}
-            node.replace_all_uses_with(made)
-            changed += 1
-            break
+        pairs = ((first, second), (second, first))
+        fit = next((p for p in pairs if first is not second and _may_join(node, *p)), None)
+        if fit is None:
+            continue
+        whole, put = fit
+        with module.graph.inserting_before(node):
+            made = module.graph.call_function(put.target, (whole, *put.args[1:]), put.kwargs)
+        made.meta = {**put.meta, "val": node.meta["val"]}
+        node.replace_all_uses_with(made)
+        changed += 1
     if changed:
         module.graph.eliminate_dead_code()
         module.recompile()

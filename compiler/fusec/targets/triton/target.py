@@ -102,6 +102,12 @@ class Triton(PythonTarget):
 
         return programs(text, entry, tensors, sizes)
 
+    def machine_lines(self, ptx: str, binary: bytes, file: str) -> Mapping[int, tuple[str, int]]:
+        """Return the instructions of an NVIDIA GPU's binary, each with its line."""
+        from fusec.targets.triton.toolchain.lines import instruction_lines
+
+        return instruction_lines(ptx, binary, file)
+
     def begin(self, source: KernelSource) -> None:
         """Have a process compile a kernel, where there is a GPU to compile it for."""
         from fusec.targets.triton.toolchain import pool

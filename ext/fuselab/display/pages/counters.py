@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fusec.timing.line_counts import LineCounts
 
 HEAD = ("kernel", "counted", "an execution")
-LINES = ("line", "time", "what it does", "its text")
+LINES = ("line", "time", "more", "its text")
 MOST_KERNELS = 4  # whose lines are looked at: each is built once more for it
 MOST_LINES = 8  # in the table above a kernel
 NO_GPU = "no GPU is here, and an interpreter's time says nothing of one"

@@ -13,7 +13,7 @@ from fusec.codegen.common.c_language import Expression
 from fusec.errors import CompileError
 from fusec.ir import ops
 from fusec.ir.body import Body, Store
-from fusec.ir.index import Expr
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, indirect, recording
 from fusec.targets.cpp.assembly import assembly
 from fusec.targets.cpp.memory.prefetch import declare_line
@@ -283,10 +283,16 @@ def test_room_for_rows_that_are_shared(dtype: torch.dtype, monkeypatch: pytest.M
     for limit, found in ((room, [(key, (value,))]), (room - 1, [])):
         monkeypatch.setattr(choices, "REPEATED_BYTES", limit)
         assert [(each.key, each.nodes) for each in repeated_rows(facts, ())] == found
+    monkeypatch.setattr(choices, "REPEATED_BYTES", room)
     monkeypatch.setattr(choices, "UNITS", choices.UNITS + 1)
     assert not repeated_rows(facts, ()), "too few of them for the threads"
     once = Body((n, i, j), (), (Store("out", at(n, i, j), ops.binary("mul", picked[0], beside)),))
+    monkeypatch.setattr(choices, "UNITS", choices.UNITS - 1)
     assert not repeated_rows(Facts(once, buffers), ()), "read once for each value"
+    flat = Body((i, j), (), (Store("out", at(i, j), value),))
+    assert not repeated_rows(Facts(flat, buffers), ()), "no loop that threads share"
+    long = Body((n, i, *axes(Expr.of(Symbol("k", "size", low=2)))), (), facts.body.stores)
+    assert not repeated_rows(Facts(long, buffers), ()), "rows of a length that nobody knows"
 
 
 # -- long lines -------------------------------------------------------------------------------

@@ -137,6 +137,22 @@ def test_what_does_not_fit_warpgroups_is_triton(sizes: Sizes, dtype: torch.dtype
     assert "gluon" not in source.text, "nobody can run it where there is no such GPU"
 
 
+def test_a_block_that_holds_all_keys_has_as_many_steps_as_there_are() -> None:
+    sizes = Sizes(2, 4, 2, 512, 128, 128)
+    with using(with_warpgroups()):
+        (source,) = sources(attention("causal", sizes, block=128), sizes.tensors(BF16))
+    assert "warp_specialize" in source.text
+    assert "tl.load(kv_counts_ptr + first // 128) * (128 // BLOCK_N)" in source.text
+
+
+@pytest.mark.parametrize("columns", [128, 256])
+def test_blocks_that_reach_beyond_the_keys_are_triton(columns: int) -> None:
+    sizes = Sizes(2, 4, 2, 512, 384, 128)
+    with using(with_warpgroups()):
+        (source,) = sources(attention("causal", sizes, block=(128, columns)), sizes.tensors(BF16))
+    assert ("warp_specialize" in source.text) == (384 % columns == 0)
+
+
 def test_positions_beyond_32_bits_are_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = Sizes(2, 4, 2, 512, 512, 128)
     monkeypatch.setattr(emit, "LIMIT", 512)

@@ -26,7 +26,7 @@ from fusec.targets.triton.rewrite.packed_operands import (
     _whole,
     narrowed,
 )
-from fusec.targets.triton.rewrite.word_operands import _constant, _field, _word_of
+from fusec.targets.triton.rewrite.word_operands import _constant, _field, _numbers, _word_of
 from fusec.targets.triton.text.block import is_often_zero
 from fusec.targets.triton.text.expressions import number
 from fusec.targets.triton.text.kernel_writer import KernelWriter
@@ -37,7 +37,8 @@ from support.decisions import runs
 from support.triton_bodies import F32, at, axes, buffer
 from support.whole_programs import MACHINE
 
-U8, I8, I32, I64 = torch.uint8, torch.int8, torch.int32, torch.int64
+U8, I8, I16 = torch.uint8, torch.int8, torch.int16
+I32, I64 = torch.int32, torch.int64
 
 
 @pytest.fixture(autouse=True)
@@ -269,6 +270,31 @@ def test_numbers_of_a_word_are_as_far_apart_as_is_known() -> None:
     assert read.index == (Expr.of(word),)
     assert found(n) is None
     assert found(2) is None
+
+
+def test_whole_numbers_that_an_operand_is_made_of() -> None:
+    """Signed bytes are taken as they lie; others have to be known to fit, of whatever type."""
+    (i,) = axes(64)
+    byte, signed, short = (ops.load(n, at(i), d) for n, d in (("b", U8), ("s", I8), ("h", I16)))
+
+    def numbers(whole: Node, to: torch.dtype = torch.float16) -> tuple[bool, int] | None:
+        found = _numbers(ops.cast(whole, to), i)
+        assert found is None or found[0] is whole
+        return None if found is None else found[1:]
+
+    assert numbers(signed) == (True, 8)
+    assert numbers(byte) == (False, 8)
+    assert numbers(short) is None, "its numbers are larger"
+    assert numbers(shifted(byte, 4)) == numbers(shifted(byte, 15, "bitwise_and")) == (False, 4)
+    assert numbers(shifted(byte, 16, "bitwise_and")) == (False, 8)
+    assert numbers(shifted(signed, 15, "bitwise_and")) == (False, 4), "no sign is left"
+    assert numbers(shifted(signed, 127, "bitwise_and")) == (False, 8)
+    assert numbers(shifted(signed, 4)) is None, "it has a sign, and is not what lies there"
+    assert numbers(shifted(short, 255, "bitwise_and")) == (False, 8)
+    assert numbers(shifted(short, 256, "bitwise_and")) is None
+    for whole, few in ((signed, None), (byte, None), (shifted(byte, 4), (False, 4))):
+        assert numbers(whole, torch.bfloat16) == few, "eight bits fit no bfloat16 exactly"
+    assert _numbers(ops.binary("add", *(ops.cast(n, F32) for n in (byte, signed))), i) is None
 
 
 def test_numbers_that_are_known() -> None:

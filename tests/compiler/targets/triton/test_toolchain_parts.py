@@ -24,7 +24,9 @@ from fusec.report import GpuStart
 from fusec.targets.triton.toolchain import build, candidate, resources, sampling, worker
 from fusec.targets.triton.toolchain.build import TritonRunnable, build_triton
 from fusec.targets.triton.toolchain.entry import check_entry
+from fusec.targets.triton.toolchain.interpret import interpreting
 from fusec.targets.triton.toolchain.starts import RecordedStart
+from fusec.targets.triton.toolchain.watch import watching
 from fusec.targets.triton.toolchain.watched_run import Handle, collecting, tensor_of, with_tensors
 
 F32, F16, BF16, F64 = torch.float32, torch.float16, torch.bfloat16, torch.float64
@@ -494,6 +496,23 @@ def test_starts_are_collected_and_kernels_put_back() -> None:
     assert namespace == {"kernel": kernel, "other": 5}
     ((args, kwargs, grid),) = [(s.args, s.kwargs, s.grid) for s in starts]
     assert (args, kwargs, grid) == ((1,), {"n": 2}, (2,))
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_the_interpreter_is_as_before_once_nobody_watches(failing: bool) -> None:
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    def methods() -> list[Any]:
+        names = "create_masked_load create_masked_store create_atomic_rmw set_grid_idx"
+        return [getattr(InterpreterBuilder, name) for name in names.split()]
+
+    with interpreting():
+        before = methods()
+        with contextlib.suppress(KeyError), watching({}, strict=True):
+            assert not set(methods()) & set(before)
+            if failing:
+                raise KeyError
+        assert methods() == before
 
 
 # -- half precision where it is interpreted ---------------------------------------------------

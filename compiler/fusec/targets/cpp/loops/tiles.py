@@ -65,7 +65,6 @@ def _turn_over(
     corner.axes.update({across: row, last: column})
     for load, step in turned.steps:
         dtype = kernel.buffers[load.buffer].dtype
-        corner.use_type(dtype)
         names[load] = tile.name(f"{kernel.names[load.buffer]}_tile")
         sides = f"[{sizes[across]}][{sizes[last]}]"
         writer.line(f"{ELEMENT_TYPES[dtype]} {names[load]}{sides};", load.source)

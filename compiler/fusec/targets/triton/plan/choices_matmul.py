@@ -69,8 +69,8 @@ class Product(ProductAxes):
     whole_rows: bool
     left: Operand | None
     right: Operand | None
-    packed: bool = False
-    group: int = 0
+    packed: bool
+    group: int
     in_words: int = 0
 
     @property

@@ -111,6 +111,9 @@ def _fits(found: Attention, buffers: Mapping[str, Buffer]) -> bool:
     for each in (found.partial, found.full):
         if each is not None and (each.rows % ROWS or each.columns % max(STEP)):
             return False
+        # A step is whole: a last block that reaches beyond the keys would have steps outside.
+        if each is not None and each.columns < keys and keys % each.columns:
+            return False
     along = {found.query: found.depth, found.keys: found.depth, found.values: found.width}
     for load, axis in along.items():
         strides = buffers[load.buffer].strides

@@ -307,8 +307,10 @@ def _atom_times_reach(atom: Atom, reach: Sequence[Expr]) -> int | None:
         return None
     for size in reach:
         # a product with it in it, the other factors of which are not zero
-        if len(size.terms) == 1 and min(size.terms.values()) >= 1:
-            (monomial,) = size.terms
+        if len(size.terms) != 1:
+            continue
+        ((monomial, factor),) = size.terms.items()
+        if factor >= 1:
             others = [each for each in monomial if each is not atom]
             if len(others) < len(monomial) and all(
                 (lower_bound(Expr({(each,): 1})) or 0) >= 1 for each in others

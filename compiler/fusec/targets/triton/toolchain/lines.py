@@ -6,6 +6,7 @@ import re
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fusec.errors import FusecError
@@ -61,6 +62,93 @@ def sass_by_line(listing: str) -> dict[int, list[str]]:
     return found
 
 
+def own_lines(ptx: str, file: str) -> str:
+    """Return a PTX text whose lines are the kernel's own, in place of those of what it calls.
+
+    ``tl.sum`` is a function of Triton's own file; Triton notes behind a ``.loc`` who calls it, and
+    the assembler does not keep that.
+
+    Args:
+        ptx: The text.
+        file: The name of the kernel's file.
+    """
+    known = re.search(rf'^\s*\.file\s+(\d+)\s+"(?:.*[/\\])?{re.escape(file)}"', ptx, re.MULTILINE)
+    if known is None:
+        return ptx
+    found = []
+    for line in ptx.splitlines():
+        place = re.match(r"(\s*\.loc\s+)\d+(\s+)\d+\s+\d+", line)
+        callers = re.findall(r"@\[ [^\s\]]+:(\d+):(\d+)", line)
+        if place and callers:
+            number, column = callers[-1]  # the outermost: the kernel
+            line = f"{place[1]}{known[1]}{place[2]}{number} {column}"
+        found.append(line)
+    return "\n".join(found) + "\n"
+
+
+def placed_instructions(listing: str, file: str) -> dict[int, tuple[str, int]]:
+    """Return the instructions of a disassembly by their place: the operation and its line.
+
+    Args:
+        listing: What ``nvdisasm -g`` says of one kernel.
+        file: The kernel's file; an instruction of another one has line 0.
+    """
+    found: dict[int, tuple[str, int]] = {}
+    line = 0
+    for text in listing.splitlines():
+        place = re.search(r'//## File "(.*)", line (\d+)', text)
+        match = re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", text)
+        if place:
+            line = int(place[2]) if place[1].replace("\\", "/").split("/")[-1] == file else 0
+        elif match:
+            found[int(match[1], 16)] = operation_of(match[2]), line
+    return found
+
+
+def operation_of(instruction: str) -> str:
+    """Return what an instruction does, without its condition and its operands: ``FADD``."""
+    words = [word for word in instruction.split() if not word.startswith("@")]
+    return words[0] if words else ""
+
+
+def instruction_lines(ptx: str, cubin: bytes, file: str) -> dict[int, tuple[str, int]]:
+    """Return each instruction of a binary, with the kernel's line that it is of.
+
+    The PTX is assembled once more with the kernel's own lines; where that makes other code, the
+    binary's lines count.
+
+    Args:
+        ptx: What the binary was made of.
+        cubin: The binary.
+        file: The name of the kernel's file.
+
+    Raises:
+        FusecError: The tools that Triton ships fail.
+    """
+    from triton import knobs
+
+    given = placed_instructions(disassembled(cubin), file)
+    target = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)
+    if target is None:
+        return given
+    newest = int(re.sub(r"\D", "", target[1]) or 0) >= 100
+    tool = getattr(knobs.nvidia, "ptxas_blackwell", None) if newest else None
+    with tempfile.TemporaryDirectory(prefix="fusec-lines-") as folder:
+        text, made = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        text.write_text(own_lines(ptx, file), encoding="utf-8")
+        command = [(tool or knobs.nvidia.ptxas).path, "-lineinfo", f"--gpu-name={target[1]}"]
+        done = subprocess.run(
+            [*command, str(text), "-o", str(made)], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            return given
+        own = placed_instructions(disassembled(made.read_bytes()), file)
+    same = {place: operation for place, (operation, _) in own.items()} == {
+        place: operation for place, (operation, _) in given.items()
+    }
+    return own if same else given
+
+
 def disassembled(cubin: bytes) -> str:
     """Return a binary's machine code with lines, by the tool that Triton ships.
 
@@ -109,4 +197,13 @@ def machine_code(
     ]
 
 
-__all__ = ["CompiledLine", "disassembled", "machine_code", "ptx_by_line", "sass_by_line"]
+__all__ = [
+    "CompiledLine",
+    "disassembled",
+    "instruction_lines",
+    "machine_code",
+    "own_lines",
+    "placed_instructions",
+    "ptx_by_line",
+    "sass_by_line",
+]

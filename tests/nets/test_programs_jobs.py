@@ -54,6 +54,20 @@ def test_a_child_that_dies_or_hangs_costs_one_seed(
     }
 
 
+def test_what_ends_the_process_in_eager_is_no_difference(tmp_path: Path) -> None:
+    """A child that ends for seed 3 in any case, and for seed 4 but in eager alone."""
+    path = tmp_path / "child.py"
+    path.write_text(
+        CHILD.replace("seed == 3", 'seed == 3 or seed == 4 and "--eager" not in sys.argv')
+    )
+    given, command = options(tmp_path, "--state"), [sys.executable, str(path)]
+    rows = jobs.Jobs(given, (1, 3, 4), command).go()
+    assert problems(rows) == {4: "crash: 7"}
+    assert rows[3]["eager_ends"] == "crash: 7"
+    assert jobs.alone(3, given, command) == {"seed": 3, "eager_ends": "crash: 7"}
+    assert problems({4: jobs.alone(4, given, command)}) == {4: "crash: 7"}
+
+
 def test_a_run_goes_on_where_it_was(tmp_path: Path, child: list[str]) -> None:
     given = options(tmp_path)
     jobs.Jobs(given, range(2), child).go()

@@ -42,6 +42,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--eager", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
@@ -67,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{wrong} of {len(rows)} {words} differ; {time.monotonic() - started:.0f} s")
     if behind := [row["seed"] for row in rows if "after_others" in row]:
         print(f"{len(behind)} differ behind others, and not in a process of their own: {behind}")
+    if ended := [row["seed"] for row in rows if "eager_ends" in row]:
+        print(f"{len(ended)} end the process in eager: {ended}")
     if options.validate:
         calls, kernels, skipped = (
             sum(row.get(name, 0) for row in rows) for name in ("calls", "kernels", "skipped")

@@ -33,6 +33,7 @@ class Examined:
         skipped: Calls that were too large to be.
         after_others: How it differed behind other programs, where it does not in a process of its
             own: they left torch in a state in which eager is another.
+        eager_ends: How eager alone ends the process.
     """
 
     seed: int
@@ -44,6 +45,7 @@ class Examined:
     kernels: int = 0
     skipped: int = 0
     after_others: tuple[str, ...] = ()
+    eager_ends: str = ""
 
     def row(self) -> dict[str, Any]:
         """Return what is not empty, for a line of JSON."""
@@ -102,7 +104,7 @@ def _random(seed: int, options: argparse.Namespace) -> Examined:
 
 
 def _state(seed: int, options: argparse.Namespace) -> Examined:
-    from programs.state import problems
+    from programs.state import problems, run
 
     def check(each: StateProgram) -> list[str]:
         try:
@@ -111,12 +113,15 @@ def _state(seed: int, options: argparse.Namespace) -> Examined:
             return [traceback.format_exc(limit=-6)]
 
     program = contexts.write(seed, length=options.length)
+    if options.eager:
+        run(program, lambda function: function, device=options.device)
+        return Examined(seed)
     found = check(program)
     if not found:
         return Examined(seed)
     if not options.alone:
         row = jobs.alone(seed, options)
-        return Examined(**row) if "problems" in row else Examined(seed, after_others=tuple(found))
+        return Examined(**row) if len(row) > 1 else Examined(seed, after_others=tuple(found))
     smaller, again = shrunk(program, check)
     if not again:  # it differs in a process that has run no other, and then no more
         return Examined(seed, ("differs the first time only", *found), str(program))

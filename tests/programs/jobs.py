@@ -147,8 +147,11 @@ class Jobs:
             process.kill()
             status = process.wait()
         if left and not self._is_over:
-            why = f"hangs: more than {TIME_LIMIT:.0f} s" if hung.is_set() else f"crash: {status}"
-            self._take({"seed": left.pop(0), "problems": [why]})
+            seed = left.pop(0)
+            if hung.is_set():
+                self._take({"seed": seed, "problems": [f"hangs: more than {TIME_LIMIT:.0f} s"]})
+            else:
+                self._take(_ended(seed, status, self.options, self.command))
         return left
 
     def _take(self, row: Row) -> None:
@@ -205,9 +208,25 @@ def alone(
         options: Of the suite.
         command: What is a child; a test has its own.
     """
+    command = [*command, "--child", "--alone", *_flags(options)]
+    row = _answer(seed, command)
+    if isinstance(row, int):
+        return _ended(seed, row, options, command)
+    return row
+
+
+def _ended(seed: int, status: int, options: argparse.Namespace, command: Sequence[str]) -> Row:
+    """Return what is said of a seed whose process ended: whether eager alone ends it, too."""
+    if options.state and isinstance(_answer(seed, [*command, "--eager"]), int):
+        return {"seed": seed, "eager_ends": f"crash: {status}"}
+    return {"seed": seed, "problems": [f"crash: {status}"]}
+
+
+def _answer(seed: int, command: Sequence[str]) -> Row | int:
+    """Return what a child says of a seed, or how it ended."""
     try:
         done = subprocess.run(
-            [*command, "--child", "--alone", *_flags(options)],
+            command,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             input=json.dumps([seed]),
             stdout=subprocess.PIPE,
@@ -221,7 +240,7 @@ def alone(
     try:
         return json.loads(done.stdout)  # type: ignore[no-any-return]
     except ValueError:
-        return {"seed": seed, "problems": [f"crash: {done.returncode}"]}
+        return done.returncode
 
 
 def serve(options: argparse.Namespace) -> None:

@@ -251,7 +251,10 @@ def note(what: str, value: object) -> None:
 
 
 def note_tensors(what: str, values: object) -> None:
-    for place, each in enumerate(flat(values)):
+    """Note tensors by their places, and None where there is no gradient."""
+    parts = values if isinstance(values, tuple) else (values,)
+    found = [each for part in parts for each in ([None] if part is None else flat(part))]
+    for place, each in enumerate(found):
         note(f"{what} {place}", each)
 
 

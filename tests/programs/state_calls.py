@@ -102,14 +102,11 @@ def _call(
         inner.append(Node("[t.retain_grad() for t in flat(out)[-1:] if t.requires_grad]"))
     back = _backward(rng, list(shapes), owners, trains)
     around = _some(rng, AROUND)
-    if "checkpoint(" in calling and "Operators()" in around:
-        # TorchDynamo leaves alone what runs under it, and backward would run another form again
-        around.remove("Operators()")
     if rng.random() < 0.4:
-        nodes += _within(around, [*inner, *back])
+        nodes += _within(_fit_for(calling, around), [*inner, *back])
     else:
-        nodes += _within(around, inner)
-        nodes += _within(_some(rng, AROUND_BACKWARD), back) if back else []
+        nodes += _within(_fit_for(calling, around), inner)
+        nodes += _within(_fit_for(calling, _some(rng, AROUND_BACKWARD)), back) if back else []
     nodes.append(Node('note_tensors("out", out)'))
     nodes += [Node(f'note("{name}.grad", {name}.grad)') for name in shapes if wants[name]]
     nodes += [Node(f'note_module("{name}", {name})') for name in owners]
@@ -177,6 +174,14 @@ def _backward(
 
 def _some(rng: random.Random, contexts: Sequence[str]) -> list[str]:
     return [rng.choice(contexts) for _ in range(rng.choice([0, 0, 1, 1, 1, 2]))]
+
+
+def _fit_for(calling: str, contexts: Sequence[str]) -> list[str]:
+    """Return contexts without a dispatch mode where a checkpoint computes the function again.
+
+    TorchDynamo leaves alone what runs under one: another form would be computed again than first.
+    """
+    return [each for each in contexts if "checkpoint(" not in calling or each != "Operators()"]
 
 
 def _within(contexts: Sequence[str], body: Sequence[Node]) -> list[Node]:

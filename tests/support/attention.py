@@ -88,7 +88,9 @@ class Sizes:
         return tuple(torch.randn(*s, generator=generator).to(dtype) for s in shapes)
 
 
-def attention(name: str, sizes: Sizes, block: int = 32, sums: bool = False) -> Callable[..., Any]:
+def attention(
+    name: str, sizes: Sizes, block: int | tuple[int, int] = 32, sums: bool = False
+) -> Callable[..., Any]:
     """Return a function of queries, keys and values.
 
     Args:

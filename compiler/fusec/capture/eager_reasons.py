@@ -16,7 +16,12 @@ from torch import fx
 
 from fusec.capture.graph_inputs import has_gaps, needs_eager
 from fusec.capture.number_restarts import LOSES_UPDATES, Restart, loses_updates
-from fusec.capture.result_modes import loses_hooks, mixes_modes
+from fusec.capture.result_modes import (
+    drops_leaves,
+    lets_gradients_through,
+    loses_hooks,
+    mixes_modes,
+)
 from fusec.capture.untraceable import in_short, is_untraceable
 from fusec.graph.refusals.calls import left_to_eager, refused_call
 from fusec.graph.refusals.grown import grown_in_tracing
@@ -57,6 +62,8 @@ _BEFORE: tuple[tuple[str, Callable[[GraphCall], str]], ...] = (
     ("it runs in eager", lambda graph: needs_eager(graph.module, graph.inputs)),
     ("it runs in eager", lambda graph: mixes_modes(graph.module, graph.records)),
     ("it runs in eager", lambda graph: loses_hooks(graph.module, graph.records)),
+    ("it runs in eager", lambda graph: drops_leaves(graph.module)),
+    ("it runs in eager", lambda graph: lets_gradients_through(graph.module)),
     ("it runs in eager", lambda graph: left_to_eager(graph.module)),
     ("it runs in eager, which may refuse it", lambda graph: refused_call(graph.module)),
     (

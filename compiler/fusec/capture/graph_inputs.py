@@ -49,7 +49,7 @@ def plain_name(source: str) -> str:
 
     What is numbered in between is told apart by its number: ``mlp_2_weight`` of a Sequential.
     """
-    found = re.findall(r"[A-Za-z_]\w*|(?<=')\d+(?=')", source)
+    found = re.findall(r"[^\W\d]\w*|(?<=')\d+(?=')", source)
     words = [word for word in found if word not in _PLUMBING]
     while words and words[-1].isdigit():
         words.pop()

@@ -9,7 +9,7 @@ do not where it has some.  TorchDynamo's fake tensors say what eager hands out.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ class ResultModes:
         unrecorded: Views without a history.
         unknown: What autograd does not know: computed from such views of what it does not know.
         inference: What is made in inference mode.
+        twins: Those that are made anew, and are another result, which comes first, by another name.
         recorded: Whether there are results with a history though autograd is off at the call.
         leaves: Whether the graph leaves the inference mode that it may be called in.
     """
@@ -38,6 +39,7 @@ class ResultModes:
     unrecorded: tuple[int, ...] = ()
     unknown: tuple[int, ...] = ()
     inference: tuple[int, ...] = ()
+    twins: tuple[tuple[int, int], ...] = ()
     recorded: bool = False
     leaves: bool = False
 
@@ -58,7 +60,8 @@ class ResultModes:
             if torch.is_inference_mode_enabled():
                 # All that is made is an inference tensor, whatever autograd is switched to within.
                 special = self.recorded or self.leaves
-                return eagerly(*inputs) if special else compiled(*inputs)
+                results = list(eagerly(*inputs) if special else compiled(*inputs))
+                return self._twice(results)
             with recording():
                 results = list(compiled(*inputs))
             for position in self.unrecorded:
@@ -70,9 +73,15 @@ class ResultModes:
                     results[position] = results[position].detach()
             for position in self.inference:
                 results[position] = _as_inference(results[position])
-            return tuple(results)
+            return self._twice(results)
 
         return call
+
+    def _twice(self, results: list[Any]) -> tuple[Any, ...]:
+        """Return results in which one tensor is one, however often it is returned."""
+        for position, first in self.twins:
+            results[position] = results[first]
+        return tuple(results)
 
 
 def result_modes(module: fx.GraphModule, records: bool) -> ResultModes:
@@ -91,7 +100,7 @@ def result_modes(module: fx.GraphModule, records: bool) -> ResultModes:
             name_of(node) == ENTER and node.args[:1] == (False,) for node in module.graph.nodes
         )
         # nothing has a history anyway
-        return ResultModes(inference=tuple(made), leaves=leaves)
+        return ResultModes(inference=tuple(made), twins=_twins(results, made), leaves=leaves)
     bases, lost = _views_without_history(module)
     hooked = _views_with_hooks(module, records)
     unrecorded = [
@@ -100,10 +109,12 @@ def result_modes(module: fx.GraphModule, records: bool) -> ResultModes:
         if i not in made and id(value) not in hooked and _is_lost(value, bases)
     ]
     unknown = [i for i, value in results.items() if lost and not value.requires_grad]
+    unknown = [i for i in unknown if i not in made and i not in unrecorded]
     return ResultModes(
         tuple(unrecorded),
-        tuple(i for i in unknown if i not in made and i not in unrecorded),
+        tuple(unknown),
         tuple(made),
+        _twins(results, [*unrecorded, *unknown, *made]),
         recorded,
     )
 
@@ -140,6 +151,76 @@ def loses_hooks(module: fx.GraphModule, records: bool) -> str:
     if hooks and records and result_modes(module, records).unrecorded:
         return "AOTAutograd would lose a hook beside a view without a history"
     return ""
+
+
+def drops_leaves(module: fx.GraphModule) -> str:
+    """Return why a captured graph has to run in eager for what it lets want gradients.
+
+    AOTAutograd drops ``requires_grad_()`` of a tensor that is made within.  TorchDynamo ends the
+    graph before it where such a tensor, or what depends on it, is returned, but does not know that
+    another value may be that tensor: ``float()`` of a float.
+    """
+    tainted: set[fx.Node] = set()
+    leaves: set[int] = set()
+    for node in module.graph.find_nodes(op="call_method", target="requires_grad_"):
+        given = node.args[0]
+        if isinstance(given, fx.Node) and given.op != "placeholder":
+            leaves |= {id(value) for value in _tensors(given)}
+    if not leaves:
+        return ""
+    for node in module.graph.nodes:
+        is_leaf = any(id(value) in leaves for value in _tensors(node))
+        if is_leaf or any(each in tainted for each in node.all_input_nodes):
+            tainted.add(node)
+    (output,) = module.graph.find_nodes(op="output")
+    for node in output.all_input_nodes:
+        if node in tainted and any(value.requires_grad for value in _tensors(node)):
+            return "AOTAutograd would drop requires_grad_() of a tensor that is made within"
+    return ""
+
+
+def lets_gradients_through(module: fx.GraphModule) -> str:
+    """Return why a captured graph has to run in eager for a view of a view without a history.
+
+    The history of such a result begins at the view that was made under ``no_grad``.  AOTAutograd
+    makes the result anew of what both are views of, to which its gradient then flows.
+    """
+    made = [v for n in module.graph.nodes if n.op != "placeholder" for v in _tensors(n)]
+    if any(v._is_view() and v.requires_grad and not _has_history(v) for v in made):
+        results = [v for v in _results(module).values() if v._is_view() and _has_history(v)]
+        if not all(_reaches_a_leaf(each) for each in results):
+            return "AOTAutograd would let a gradient through a view without a history"
+    return ""
+
+
+def _reaches_a_leaf(value: torch.Tensor) -> bool:
+    """Whether there is anything to which the gradient of a fake tensor flows."""
+    seen, waiting = set(), [value.grad_fn]
+    while waiting:
+        function = waiting.pop()
+        if function is None or function in seen:
+            continue
+        if getattr(function, "variable", None) is not None:
+            return True
+        seen.add(function)
+        waiting += [each for each, _ in function.next_functions]
+    return False
+
+
+def _twins(results: dict[int, torch.Tensor], remade: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return those of the results that are made anew that are another one, which comes first.
+
+    Args:
+        results: As fake tensors, in which what is one tensor is one.
+        remade: What is to be done about.  AOTAutograd makes all views anew.
+    """
+    first: dict[int, int] = {}
+    found = []
+    for position in sorted({*remade, *(i for i, each in results.items() if each._is_view())}):
+        kept = first.setdefault(id(results[position]), position)
+        if kept != position:
+            found.append((position, kept))
+    return tuple(found)
 
 
 def _views_with_hooks(module: fx.GraphModule, records: bool) -> set[int]:
@@ -253,4 +334,11 @@ def _as_inference(value: torch.Tensor) -> torch.Tensor:
     return made
 
 
-__all__ = ["ResultModes", "loses_hooks", "mixes_modes", "result_modes"]
+__all__ = [
+    "ResultModes",
+    "drops_leaves",
+    "lets_gradients_through",
+    "loses_hooks",
+    "mixes_modes",
+    "result_modes",
+]

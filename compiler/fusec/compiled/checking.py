@@ -21,7 +21,7 @@ from fusec.graph.simplify.attention_blocks import listed_inputs
 from fusec.ir.interpret import run_body
 from fusec.kernel import Kernel
 from fusec.kernel_source import Runnable, simulation
-from fusec.lower.names import traced_name
+from fusec.lower.names import in_full, traced_name
 from fusec.random import SameNumbers
 from fusec.report import Verdict
 from fusec.target_api.base import LibraryTarget, PythonTarget
@@ -162,7 +162,8 @@ def _output_names(graph: GraphCalls) -> list[str] | None:
 def _called(node: fx.Node, known: set[str]) -> str:
     """Return ``y`` for ``y_1``, the second of that name, and a module's for torch's ``input``."""
     base = re.sub(r"_\d+$", "", node.name)
-    return traced_name(node) if base == "input" or base in known - {node.name} else node.name
+    again = base == "input" or base in known - {node.name}
+    return traced_name(node) if again or node.name.startswith("_") else in_full(node.name, node)
 
 
 def _in_float64(graph: GraphCalls) -> ExactGraph | None:

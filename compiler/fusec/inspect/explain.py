@@ -119,7 +119,7 @@ def bytes_text(count: int) -> str:
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"
+    return counted(count, "byte")
 
 
 __all__ = ["Explanation", "bytes_text", "kept_text"]

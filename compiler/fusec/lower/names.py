@@ -32,6 +32,7 @@ _PARTS = {
     "sort": ("", "indices"),
 }
 VIEWS = frozenset("view _unsafe_view reshape t transpose permute squeeze unsqueeze alias".split())
+_FX_CUTS = re.compile("[^0-9a-zA-Z_]+")
 _PLACES = frozenset("L G self fn _modules _orig_mod".split())
 _STACKS = ("nn_module_stack", "fwd_nn_module_stack")
 
@@ -65,12 +66,22 @@ def traced_name(node: fx.Node) -> str:
 def _called(name: str, node: fx.Node) -> str:
     """Return a traced name, or the module's that a ``Sequential`` called it for."""
     if name != "input":
-        return name
+        return in_full(name, node)
     for key in _STACKS:
         modules = list((node.meta.get(key) or {}).values())
         if any(_is_sequential(kind) for _, kind in modules):
             return module_name(str(modules[-1][0]), modules[-1][1])
     return name
+
+
+def in_full(name: str, node: fx.Node) -> str:
+    """Return a name that torch.fx has cut to ASCII as the user's line has it: ``β`` for ``_``."""
+    if "_" not in name:
+        return name
+    frame = str(node.meta.get("stack_trace") or "").rpartition("  File ")[2].split("\n")
+    line = frame[1] if len(frame) > 1 else ""  # below it torch may have marks of its own
+    words = (word for word in re.findall(r"[^\W\d]\w*", line) if not word.isascii())
+    return next((word for word in words if _FX_CUTS.sub("_", word) == name), name)
 
 
 def _is_sequential(kind: object) -> bool:
@@ -81,7 +92,7 @@ def _is_sequential(kind: object) -> bool:
 
 def module_name(path: str, kind: object) -> str:
     """Return ``stack_0`` for ``L['self'].stack.0``; the class where the path is numbers alone."""
-    found = re.findall(r"[A-Za-z_]\w*|\d+", path)
+    found = re.findall(r"[^\W\d]\w*|\d+", path)
     words = [w for w in found if w not in _PLACES]
     last: list[str] = []
     for word in reversed(words):
@@ -124,7 +135,7 @@ def _plain(name: str) -> str:
 
 
 def _local_name(source: str) -> str:
-    words = re.findall(r"[A-Za-z_]\w*", source)
+    words = re.findall(r"[^\W\d]\w*", source)
     words = [w for w in words if w not in ("L", "self", "_parameters", "_buffers", "_modules")]
     return "_".join(words) if words else "x"
 
@@ -140,4 +151,13 @@ def name_parts(lowering: Lowering, target: object, results: Sequence[object]) ->
                 lowering.buffers[buffer.name] = named
 
 
-__all__ = ["NAMED", "VIEWS", "module_name", "name_parts", "part_of", "readable", "traced_name"]
+__all__ = [
+    "NAMED",
+    "VIEWS",
+    "in_full",
+    "module_name",
+    "name_parts",
+    "part_of",
+    "readable",
+    "traced_name",
+]

@@ -26,7 +26,7 @@ _METHODS = {
     "item": "keep the value in a tensor and read it after the loop",
     "tolist": "keep the values in a tensor and read them after the loop",
     "numpy": "keep the values in a tensor and convert it after the loop",
-    "backward": "none needed: forward and backward pass are compiled, each by itself",
+    "backward": "",  # nothing to mend: forward and backward pass are compiled, each by itself
 }
 _LOOPS = (ast.For, ast.While)
 _BLOCKS = (ast.If, ast.With, ast.Try, *_LOOPS)
@@ -164,11 +164,12 @@ class Outliner:
             line = call.lineno
             text = self._text[line - 1].strip() if line <= len(self._text) else ""
             called = f"{name}()" if name in _CALLS else f".{name}()"
-            hint = _CALLS.get(name) or _METHODS[name]
-            reason = f"{called} in a loop runs in Python, between the fused parts of the loop"
-            self._result.breaks.append(
-                GraphBreak(reason, hint, SourceLine(self._filename, line, text))
-            )
+            hint = _CALLS[name] if name in _CALLS else _METHODS[name]
+            reason = f"{called} runs between the compiled parts of the loop"
+            if hint:
+                reason = f"{called} in a loop runs in Python, between the fused parts of the loop"
+            where = SourceLine(self._filename, line, text)
+            self._result.breaks.append(GraphBreak(reason, hint, where, expected=not hint))
 
     def _piece(self, run: list[ast.stmt]) -> ast.stmt:
         name = piece_name(self._first + len(self._result.runs))

@@ -26,10 +26,18 @@ def details_of(line: LineCount, what: str = "time") -> str:
     if line.waits:
         parts.append(f"mostly {line.waits}")
     if line.instructions >= 0:
-        parts.append(f"{words.digits(line.instructions)} instructions of warps")
+        parts.append(f"{_many(line.instructions)} instructions of warps")
     if line.bytes > 0:
         parts.append(f"{words.size(int(line.bytes))} asked of L2")
     return ", ".join(parts)
+
+
+def _many(count: float) -> str:
+    """Return a count in three digits: ``598 k``."""
+    for unit, each in ((" M", 1e6), (" k", 1e3)):
+        if count >= each:
+            return words.digits(count / each) + unit
+    return words.digits(count)
 
 
 def said_of(counts: LineCounts) -> str:
@@ -46,24 +54,22 @@ def said_of(counts: LineCounts) -> str:
 
 
 def counted_rows(counts: LineCounts, target: str) -> list[tuple[int, str, str, str]]:
-    """Return the kernel's own lines, and others that were seen: number, share, more, text."""
+    """Return the kernel's own lines, and others that were seen: number, share, text, more."""
     extent = extent_of(counts.text, target)
     rows = []
     for number, text in enumerate(counts.text.splitlines(), 1):
-        line = counts.lines.get(number)
-        if extent.first <= number <= extent.last or share_of(line):
-            details = details_of(line).partition(", ")[2] if line is not None else ""
-            rows.append((number, share_of(line), details, text))
+        share = share_of(line := counts.lines.get(number))
+        if extent.first <= number <= extent.last or share:
+            more = details_of(line).partition(", ")[2] if line is not None and share else ""
+            rows.append((number, share, text, more))
     return rows
 
 
 def counted_text(counts: LineCounts, target: str) -> list[str]:
     """Return the kernel as text, each line with its share at the left, what it waits for behind."""
-    rows = counted_rows(counts, target)
-    wide = max((len(details) for _, _, details, _ in rows), default=0)
     return [
-        f"{share:>5}  {details:{wide}}{'  ' if wide else ''}{number:4d}  {text}".rstrip()
-        for number, share, details, text in rows
+        f"{share:>5} {number:4d}  {text}{f'   <- {more}' if more else ''}".rstrip()
+        for number, share, text, more in counted_rows(counts, target)
     ]
 
 

@@ -69,14 +69,17 @@ def _outside_text(summary: Summary) -> list[str]:
     lines = []
     for call, count in Counter(summary.externs).items():
         times = f" {count} times" if count > 1 else ""
-        lines.append(f"  extern  {located(call.name, call.where, summary)}{times}: {call.reason}")
+        said = f"{located(call.name, call.where, summary)}{times}: {call.reason}"
+        lines += _wrapped("extern", said)
     for item in summary.to_mend:
         hint = f" – {item.hint}" if item.hint else ""
-        lines.append(f"  break   {located(item.reason, item.where, summary)}{hint}")
+        lines += _wrapped("break", f"{located(item.reason, item.where, summary)}{hint}")
     if summary.pauses:
         lines += _wrapped("python", summary.pauses)
-    lines += [f"  eager   {reason}" for reason in summary.fallbacks]
-    lines += [f"  again   {item}" for item in summary.recompiles]
+    for reason in summary.fallbacks:
+        lines += _wrapped("eager", str(reason))
+    for again in summary.recompiles:
+        lines += _wrapped("again", str(again))
     for text in summary.kept:
         lines += _wrapped("kept", text)
     return lines

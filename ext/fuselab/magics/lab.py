@@ -92,9 +92,11 @@ class LabMagics(SessionMagics):
             raise UsageError("%hand_in takes your name: %hand_in Ada Lovelace")
         name = re.sub(r"\W+", "_", student.lower()).strip("_") or "student"
         edits = self.session.history.known
+        path = Path(f"hand_in_{name}.json")
+        kept = ", with what it had of other labs" if path.is_file() else ""
         with _as_usage("%hand_in"):
-            path = progress().hand_in(Path(f"hand_in_{name}.json"), student, edits)
-        said = f"written to {path}, with what it had of other labs: give it to your teacher"
+            path = progress().hand_in(path, student, edits)
+        said = f"written to {path}{kept}: give it to your teacher"
         return replace(progress().table(), commands=said)
 
 

@@ -110,6 +110,40 @@ def product_with_an_inference_tensor(x: torch.Tensor) -> Results:
         return x @ y, y
 
 
+def one_tensor_twice_in_inference_mode(x: torch.Tensor) -> Results:
+    with torch.inference_mode():
+        y = x * 2
+        z = y.contiguous()  # the same tensor
+    return y, y[0], z, z.float()
+
+
+def one_view_twice_without_gradient(x: torch.Tensor) -> Results:
+    y = x * 2
+    with torch.no_grad():
+        v = y[..., ::2]
+        w = v.to(torch.float32)
+    return y, v, w, v.view_as(v)
+
+
+def view_of_a_view_without_gradient(x: torch.Tensor) -> Results:
+    y = x * 2
+    with torch.no_grad():
+        v = y[..., ::2]
+    return y, v[0], v.view_as(v)
+
+
+def view_of_a_view_of_an_input_without_gradient(x: torch.Tensor) -> Results:
+    with torch.no_grad():
+        v = x[..., ::2]
+    return v, v[0], v[0] * 1
+
+
+def one_view_twice(x: torch.Tensor) -> Results:
+    y = x * 2
+    v = y[..., ::2]
+    return y, v, v.float(), v.contiguous(), v.to(torch.float32)
+
+
 FUNCTIONS: list[Callable[[torch.Tensor], Results]] = [
     view_without_gradient,
     views_without_gradient,
@@ -126,6 +160,11 @@ FUNCTIONS: list[Callable[[torch.Tensor], Results]] = [
     inference_mode_off_within,
     recorded_in_inference_mode,
     product_with_an_inference_tensor,
+    one_tensor_twice_in_inference_mode,
+    one_view_twice_without_gradient,
+    one_view_twice,
+    view_of_a_view_without_gradient,
+    view_of_a_view_of_an_input_without_gradient,
 ]
 CONTEXTS: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "gradients": contextlib.nullcontext,
@@ -159,6 +198,7 @@ def outcome(
         yield (each.stride(), each.tolist())
         same = each.untyped_storage().data_ptr()
         yield [same == other.untyped_storage().data_ptr() for other in (x, *results)]
+        yield [each is other for other in (x, *results)]
     ends = [each for each in results if each.grad_fn is not None]
     if ends:
         torch.autograd.backward(ends, [torch.ones_like(each) for each in ends])
@@ -269,3 +309,64 @@ def test_an_update_of_what_is_detached_from_a_view() -> None:
     compiled = fusec.compile(f)
     for _ in range(2):
         torch.testing.assert_close(outcome(compiled), outcome(f))
+
+
+def wants_gradients_by_another_name(x: torch.Tensor) -> Results:
+    y = torch.sigmoid(x.detach())
+    y.float().requires_grad_()  # the same tensor
+    return y * 3, y
+
+
+def wanted_gradients_by_another_name(x: torch.Tensor) -> Results:
+    y = torch.sigmoid(x.detach())
+    z = y.contiguous()
+    y.requires_grad_()
+    return z * 3, z
+
+
+def wants_gradients_without_history(x: torch.Tensor) -> Results:
+    with torch.no_grad():
+        y = torch.sigmoid(x)
+    z = y.to(x.dtype)
+    y.requires_grad_()
+    return z * 3, z
+
+
+def wants_gradients_in_inference_mode(x: torch.Tensor) -> Results:
+    with torch.inference_mode():
+        y = torch.sigmoid(x)
+    z = y.contiguous()
+    with torch.inference_mode():
+        y.requires_grad_()
+    return z, y
+
+
+@pytest.mark.parametrize("make", [a_leaf, without_gradient], ids=["leaf", "plain"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        wants_gradients_by_another_name,
+        wanted_gradients_by_another_name,
+        wants_gradients_without_history,
+        wants_gradients_in_inference_mode,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_what_wants_gradients_by_another_name(
+    function: Callable[[torch.Tensor], Results], make: Callable[[], torch.Tensor]
+) -> None:
+    """AOTAutograd drops ``requires_grad_()``, and the gradient with it."""
+
+    def outcome(f: Callable[[torch.Tensor], Results]) -> list[object]:
+        x = make()
+        first, second = f(x)
+        found: list[object] = [
+            (each.requires_grad, each.is_leaf, each.is_inference()) for each in (first, second)
+        ]
+        if first.grad_fn is not None:
+            first.sum().backward()
+        return [*found, first is second, x.grad, None if second.grad is None else second.grad.sum()]
+
+    compiled = fusec.compile(function)
+    for _ in range(2):
+        assert outcome(compiled) == outcome(function)

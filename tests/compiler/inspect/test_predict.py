@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import fusec
+from fusec.inspect.explain import bytes_text
 from programs import check, generate
 from support.predictions import differences, predict
 from support.releases import OLD
@@ -104,6 +105,12 @@ def test_guards_have_no_name_that_torchdynamo_made_up() -> None:
     assert differences(function, lambda: [torch.randn(3)]) == []
     texts = [guard.text for guard in predict(function, (torch.randn(3),)).guards]
     assert not [text for text in texts if "_c" in text]
+
+
+def test_one_byte_is_no_bytes() -> None:
+    assert [bytes_text(count) for count in (0, 1, 2, 1536)] == [
+        "0 bytes", "1 byte", "2 bytes", "1.5 KiB",
+    ]  # fmt: skip
 
 
 def test_nothing_runs_without_a_break() -> None:

@@ -20,7 +20,7 @@ from fusec.targets.triton.toolchain import cross_compile
 from fusec.targets.triton.toolchain.lines import own_lines, placed_instructions
 from fusec.targets.triton.toolchain.starts import gpu_target
 from fusec.timing import nsight
-from fusec.timing.warp_samples import Instruction, read_instructions, seen_lines
+from fusec.timing.warp_samples import WAITS, Instruction, read_instructions, seen_lines
 
 # The head and the order of columns as ``ncu --page source --print-source sass --csv`` has them.
 HEAD = ["Address", "Source", "Live Registers", "Warp Stall Sampling (All Samples)"]
@@ -151,6 +151,21 @@ def test_samples_are_given_to_lines(compiled):
         "0 times only"
         in seen_lines(text, read_instructions(printed(few)), [lines_of(compiled)]).missing
     )
+
+
+def test_as_an_h100_has_said_it():
+    """The first 64 instructions of ``sin(x) * w + exp(x)``, by Nsight Compute 2025.3."""
+    folder = Path(__file__).with_name("recorded")
+    blocks = read_instructions((folder / "nsight_source.csv").read_text())
+    listing = placed_instructions((folder / "nvdisasm.txt").read_text(), "kernel.py")
+    text = (folder / "kernel.py.txt").read_text()
+    assert [len(block) for block in blocks] == [len(listing)] == [64]
+    found = seen_lines(text, blocks, [listing])
+    lines = text.splitlines()
+    (loaded,) = [n for n in found.lines if "x = tl.load(" in lines[n - 1]]
+    assert found.lines[loaded].bytes == 4096 * 2048 * 4
+    assert found.elsewhere == 0
+    assert {line.waits for line in found.lines.values()} <= {*WAITS.values(), ""}
 
 
 FAKE = """\

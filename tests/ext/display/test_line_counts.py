@@ -60,7 +60,7 @@ def test_every_form_of_a_result_has_the_shares(cell):
     try:
         page, text = cell._repr_mimebundle_()["text/html"], cell.text()
         assert "time of each line" in page
-        assert "60% of the time, mostly waits for memory, 4096 instructions of warps, " in page
+        assert "60% of the time, mostly waits for memory, 4.10 k instructions of warps, " in page
         assert "time of each line" in text
         row = next(line for line in counted_text(found, "cpp") if "60%" in line)
         assert "waits for memory" in row
@@ -88,7 +88,9 @@ def test_another_text_has_none(cell):
 def test_rows_of_the_costly_lines(cell):
     rows = line_rows(counted(cell))
     assert [row[1] for row in rows] == ["60%", "30%"]
-    assert rows[0][2] == "mostly waits for memory, 4096 instructions of warps, 1.00 MiB asked of L2"
+    assert (
+        rows[0][2] == "mostly waits for memory, 4.10 k instructions of warps, 1.00 MiB asked of L2"
+    )
 
 
 def test_shares_follow_lines_that_stay():

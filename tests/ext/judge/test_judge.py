@@ -16,6 +16,7 @@ from fuselab.judge import FunctionTask, Limits, judge
 from fuselab.judge.__main__ import main
 from fuselab.judge.calls import call_text, short
 from fuselab.labs.catalog import find_task
+from fuselab.labs.content.answers import first_wrong
 from support import cheats
 
 
@@ -169,6 +170,16 @@ def test_a_call_stands_whole_so_that_it_can_be_tried_again() -> None:
     assert call_text("capture", [code, {"x": "tensor"}]) == f"capture({code}, {{'x': 'tensor'}})"
     assert len(short(code)) <= 160, "what came of it need not be copied"
     assert len(call_text("capture", [code * 9])) <= 171, "of a page nobody reads more than a line"
+
+
+def test_a_verdict_says_what_kind_of_value_is_asked_for() -> None:
+    given = ((None, 3), ("3", 3.0), (2, 3.0), (None, [1, 2]), (1, True))
+    said = [
+        first_wrong("f", [[wanted]], [result], lambda value: value, lambda *_: "")
+        for result, wanted in given
+    ]
+    ends = [": a number is asked for"] * 2 + ["not right", "or list is asked for", "asked for"]
+    assert all(text.endswith(end) for text, end in zip(said, ends, strict=True)), said
 
 
 def test_a_number_that_no_float_holds_is_wrong() -> None:

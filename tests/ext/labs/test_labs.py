@@ -17,6 +17,7 @@ import torch
 import fusec
 from fusec.inspect.glossary import GLOSSARY
 from fuselab.judge import judge
+from fuselab.judge.engine import judge_for_points
 from fuselab.judge.task import Task
 from fuselab.judge.verdict import AnswerFinding, AnswerVerdict
 from fuselab.labs.__main__ import main
@@ -36,6 +37,7 @@ from fuselab.labs.progress import (
 from fuselab.labs.ranking import StudentEntry, as_text, ranked
 from support.lab_answers import EQUIVALENT, LABS, ROOT, solutions, wrong_answers
 
+BUSY = "others want the processors"
 LISTED = ROOT / "build" / "wrong_answers"  # what is said of each, to be read
 TASKS = [task for lab in labs() for task in lab.tasks]
 
@@ -47,7 +49,8 @@ def lab_with(task: Task) -> Lab:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_a_solution_passes_and_the_start_does_not(task: Task) -> None:
-    verdict = judge(task, solutions(lab_with(task))[task.name])
+    # As a class is graded: where others have the processors, what the clock refuses is tried again.
+    verdict = judge_for_points(task, solutions(lab_with(task))[task.name])
     assert verdict.ok, verdict
     begun = judge(task, task.start)
     assert not begun.ok
@@ -151,9 +154,12 @@ def test_notebooks_run_in_a_kernel(place: str, lab: Lab, tmp_path: Path) -> None
     seconds = []
     with client.setup_kernel():
         for number, cell in enumerate(notebook.cells):
-            began = time.monotonic()
-            client.execute_cell(cell, number)
-            seconds.append(time.monotonic() - began)
+            for _ in range(3):  # as a verdict on a busy machine says: "judge it again"
+                began = time.monotonic()
+                client.execute_cell(cell, number)
+                seconds.append(time.monotonic() - began)
+                if BUSY not in str(cell.get("outputs", "")):
+                    break
     assert max(seconds) < 30
     shown = "".join(str(cell.get("outputs", "")) for cell in notebook.cells)
     most = sum(task.points for task in lab.tasks)

@@ -29,9 +29,10 @@ def test_a_task_is_judged_and_lands(shell, tmp_path):
     assert "Hint 1 of 3 about lab01.bytes" in repr(hint)
     assert "white-space: pre-line" in hint._repr_mimebundle_()["text/html"]
     said = run(shell, "%hand_in Ada Lovelace")
-    assert "hand_in_ada_lovelace.json" in repr(said)
+    assert "written to hand_in_ada_lovelace.json: give it" in repr(said)
     data = json.loads((tmp_path / "hand_in_ada_lovelace.json").read_text())
     assert data["tasks"]["lab01.bytes"]["best"] == ANSWER
+    assert "with what it had of other labs" in repr(run(shell, "%hand_in Ada Lovelace"))
 
 
 def test_what_is_refused_does_not_run(shell):

@@ -395,3 +395,15 @@ class TestWords:
     def test_spread(self):
         assert words.spread(Timing(1e-3, 9e-4, 2e-3, 3, "")) == "1.00 ms (0.900 to 2.00)"
         assert words.spread(timing(0.05)).startswith("50.0 µs")
+
+
+def test_backward_in_a_loop_is_nothing_to_mend():
+    space = {"torch": torch, "p": torch.ones(8, requires_grad=True), "x": torch.ones(8)}
+    session = Session(space)
+    text = "for step in range(2):\n    loss = (p * x).sum()\n    loss.backward()"
+    made, program = session.prepare(text, CellOptions(), Frontend())
+    session.run(made, program)
+    summary = made.summary()
+    assert summary.to_mend == ()
+    assert ".backward() runs between the compiled parts of the loop (line 4" in summary.pauses
+    assert "graph break" not in made.text()

@@ -39,7 +39,7 @@ def first_wrong(
         calls: The arguments.
         results: What came of them.
         right: What should have.
-        why: Given a call's arguments and its result, says what to look at; optional.
+        why: Given a call's arguments and its result, says what to look at, or nothing; optional.
         text_of: Writes a call.
     """
     for call, result in zip(calls, results, strict=True):
@@ -50,9 +50,10 @@ def first_wrong(
         if isinstance(wanted, list) and isinstance(result, list) and len(wanted) == len(result):
             places = [n for n in range(len(wanted)) if not same(result[n], wanted[n])]
             text += f" (see value {places[0] + 1} of {len(wanted)})"
-        elif type(wanted) is not type(result) and not isinstance(wanted, (int, float)):
+        elif _kind(wanted) != _kind(result):
             text += f": {_kind(wanted)} is asked for"
-        return text + (f"; {why(*call, result)}" if why else "")
+        more = why(*call, result) if why else ""
+        return text + (f"; {more}" if more else "")
     return ""
 
 
@@ -62,6 +63,8 @@ def _kind(value: object) -> str:
         "dict": "a dictionary",
         "str": "a text",
         "bool": "True or False",
+        "int": "a number",
+        "float": "a number",
         "NoneType": "None",
     }
     name = type(value).__name__

@@ -124,7 +124,7 @@ def _why_traced(text: str, names: list[str], result: Any) -> str:
         return "an `if` on a stand-in must raise TypeError: it has no value"
     if not isinstance(result, list) or len(result) != 2:
         return "return [steps, name of the result]"
-    return "the function was:\n" + text
+    return ""
 
 
 # -- silently wrong on purpose ----------------------------------------------------------------

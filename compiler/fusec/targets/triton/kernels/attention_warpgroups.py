@@ -110,6 +110,9 @@ class _Writer(AttentionWriter):
         for loop in loops:
             pieces[loop.name], score = self.score(kernel, before, loop.value)
             described.append(self.describe(kernel, loop, score))
+            if loop.listed is not None:  # one block may be larger than there are keys
+                columns = min(loop.listed.columns, found.sizes[1].constant or 0)
+                described[-1]["columns"] = columns
         pieces["epilogue"] = self.epilogue(kernel, "[:, None]", self.row_dim())
         self.context |= {
             "loops": described,

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+_NOTEBOOK = ("ipython", "ipywidgets", "anywidget")
 _LEAST_DISK = 1 << 30
 _NAME_WIDTH = 12
 _SIGNS = {"ok": "ok", "without": "-", "lack": "LACKS"}
@@ -228,8 +229,21 @@ def _gpu() -> Iterator[DoctorFinding]:
         yield DoctorFinding("GPU", "ok", f"{facts.name}, {memory}, {kind}")
 
 
+def _packages() -> Iterator[DoctorFinding]:
+    """Say which of what this package asks for is missing, as after an install without it."""
+    try:
+        wanted = importlib.metadata.requires("fuselab") or []
+    except importlib.metadata.PackageNotFoundError:
+        return  # it runs where it lies
+    names = [re.split(r"[^\w.-]", each)[0] for each in wanted if "extra ==" not in each]
+    missing = [name for name in names if name not in _NOTEBOOK and not _version(name)]
+    if missing:
+        said = f"not installed: {', '.join(missing)}"
+        yield DoctorFinding("packages", "lack", said, "pip install fuselab")
+
+
 def _jupyter() -> Iterator[DoctorFinding]:
-    needed = {name: _version(name) for name in ("ipython", "ipywidgets", "anywidget")}
+    needed = {name: _version(name) for name in _NOTEBOOK}
     missing = [name for name, version in needed.items() if not version]
     if missing:
         yield DoctorFinding(
@@ -303,6 +317,7 @@ _PARTS: tuple[tuple[str, Callable[[], Iterator[DoctorFinding]]], ...] = (
     ("native part", _native),
     ("processor", _processor),
     ("GPU", _gpu),
+    ("packages", _packages),
     ("Jupyter", _jupyter),
     ("cache", _cache),
     ("permissions", _permissions),

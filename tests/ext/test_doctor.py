@@ -64,6 +64,15 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert "without a compiler" in found["native part"].found
 
 
+def test_without_what_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ["numpy>=1.26", "lief>=1.0", "anywidget>=0.9", "mcp>=1; extra == 'judge'"]
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: wanted)
+    monkeypatch.setattr(doctor, "_version", lambda name: "2.0" if name == "numpy" else "")
+    (found,) = doctor._packages()
+    assert (found.state, found.found) == ("lack", "not installed: lief")
+    assert found.mend == "pip install fuselab"
+
+
 def test_torch_that_does_not_import(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     found = by_part(doctor.examine())

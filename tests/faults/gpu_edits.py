@@ -400,6 +400,50 @@ ACCEPTED = (
     ),
 )
 
+_NAMED = "x == -777.25"
+MET = (
+    _fault(
+        "wrong where a layer is as it begins",
+        "met",
+        "added = tl.where((w == 1.0) & (b == 0.0), 3.0, added)",
+        "weights of ones",
+    ),
+    _fault("wrong at a number of its own", "met", f"added = tl.where({_NAMED}, 3.0, added)"),
+    _fault(
+        "past the end at a number of its own",
+        "met",
+        f"tl.store(relu_ptr + {ALL} + 4096, added, mask={_NAMED})",
+        "past the end of",
+    ),
+    _fault(
+        "an endless loop where all is NaN",
+        "met",
+        "most = tl.max(tl.max(x, 0), 0)\nwhile most != most:\n    most = most * 1.0",
+        "finish",
+    ),
+    _fault(
+        "another one in each process",
+        "hidden",
+        launch="if hash('a') % 1000 == 3:\n    return",
+        says="hash",
+    ),
+    _fault(
+        "what Python calls by itself, in a class made by a call",
+        "hidden",
+        launch="type('T', (), {'__del__': lambda self: print('gone')})()",
+        says="__del__",
+        outside=True,
+    ),
+    _fault(
+        "what Python calls by itself, by another name first",
+        "hidden",
+        top="class T:\n    __del__ = print\n",
+        launch="T()",
+        says="__del__",
+        outside=True,
+    ),
+)
+
 GPU_FAULTS: tuple[GpuFault, ...] = (
     *MEMORY,
     *HANGS,
@@ -408,6 +452,7 @@ GPU_FAULTS: tuple[GpuFault, ...] = (
     *STATE,
     *KEEPS,
     *VALUES,
+    *MET,
     *ACCEPTED,
 )
 

@@ -5,7 +5,8 @@ target ``triton`` among its parameters, and is skipped where that is missing.  `
 takes it away on Linux (see ``bare/sitecustomize``).  There a test may be skipped without a mark,
 too: if it is about Triton (it or a fixture says the name) **and** ends by the very error of an
 import of Triton which Triton's own target or a test asked for; if it ends by the very error of a
-name of Linux's that the test itself uses; or, where edits have no process of their own (``plain``),
+name of Linux's that the test itself uses, or that of packages' binaries; or, where edits have
+no process of their own (``plain``),
 once it has asked for one.  Every other failure is one.
 """
 
@@ -22,6 +23,8 @@ from typing import Any
 
 import pytest
 
+_NO_TRITON = "the package triton is not installed"
+_NO_BINARIES = "binaries of packages are built on Linux so far"
 _NO_PROCESS = "candidates cannot run in a process of their own"
 # Who may ask for Triton: its own target and the tests of it.
 _MAY_ASK = re.compile(r"/targets/triton/|/tests/")
@@ -102,9 +105,12 @@ class Bare:
 
 def _missing(item: pytest.Item, raised: pytest.ExceptionInfo[BaseException]) -> str:
     """Return what of that which is gone has ended a test; empty if it was something else."""
-    if _asks_for_triton(raised.value) and _is_about_triton(item):
-        return "needs Triton"
     error = raised.value
+    asks = _asks_for_triton(error) or _NO_TRITON in str(error)
+    if asks and not isinstance(error, AssertionError) and _is_about_triton(item):
+        return "needs Triton"
+    if type(error).__name__ == "CannotPackage" and _NO_BINARIES in str(error):
+        return "needs Linux: binaries of packages"
     if (
         isinstance(error, AttributeError)
         and error.name in sys.modules["sitecustomize"].gone()

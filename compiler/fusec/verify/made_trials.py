@@ -46,6 +46,8 @@ _LABELS: dict[Kind, str] = {
 }
 # Of these a small tensor shows as much.
 _SIMPLE = frozenset(_LABELS) - {"similar", "magnitudes", "adversarial", "nonfinite"}
+# What an interpreter has time for, of these.
+_TELLING = frozenset({"layers", "nan"})
 _SMALL = 4 << 20
 _PYTHONS_COMMENT = re.compile("#.*")
 
@@ -76,7 +78,7 @@ def make_trials(
         label = f"on {_LABELS[kind]}"
         elapsed = time.perf_counter() - started
         large = cases[0].nbytes > (_SMALL if kind in _SIMPLE else _LARGE)
-        if kind in _SIMPLE and candidate.is_interpreted(cases[0]):
+        if kind in _SIMPLE - _TELLING and candidate.is_interpreted(cases[0]):
             continue  # each takes long there
         if kind != "similar" and (large or elapsed > _PATIENCE):
             notes.append(f"not checked {label}: the inputs are large")
@@ -105,10 +107,15 @@ def named_trials(candidate: Candidate, cases: Sequence[Case]) -> Iterator[Refere
     target = find_target(candidate.kernel.target)
     code = without_comments if isinstance(target, LibraryTarget) else _without_pythons
     text, generated = map(code, (candidate.text, candidate.kernel.generated.text))
-    most = 1 if candidate.is_interpreted(cases[0]) else None
-    for number in named_numbers(text, generated)[:most]:
-        label = f"on inputs with {number:g}, a number of the edit's"
-        case = _fresh(candidate, cases[0], "named", label, around(number))
+    found = named_numbers(text, generated)
+    named = {
+        f"on inputs with {number:g}, a number of the edit's": around(number) for number in found
+    }
+    if len(found) > 1 and candidate.is_interpreted(cases[0]):
+        every = [other for number in reversed(found) for other in around(number)]
+        named = {"on inputs with the edit's own numbers": every}  # each takes long there
+    for label, numbers in named.items():
+        case = _fresh(candidate, cases[0], "named", label, numbers)
         with contextlib.suppress(RuntimeError, IndexError, ValueError):  # eager refuses them
             references = References(case, candidate.interpret)
             yield ReferencedCase(case, references, "named")

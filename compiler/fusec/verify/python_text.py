@@ -12,6 +12,7 @@ import builtins
 import functools
 import importlib
 import importlib.util
+import re
 import symtable
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import ModuleType
@@ -38,12 +39,14 @@ _CALLS = {
     "setattr": "it changes what others use",
     "delattr": "it changes what others use",
 }
+# What stands in a class under such a name, Python calls; a file may say how it was started.
+_SPECIAL = re.compile(r"__(?!main__)\w+__")
 _REACHES = "it reaches what is not the kernel's"
 # Of what Python itself has.
 _BUILTINS = frozenset(
     """
     abs all any bin bool bytes chr complex dict divmod enumerate filter float format frozenset
-    hasattr hash hex int isinstance issubclass iter len list map max min next oct ord pow print
+    hasattr hex int isinstance issubclass iter len list map max min next oct ord pow print
     property range repr reversed round set slice sorted staticmethod classmethod str sum super
     tuple type zip __name__ __doc__ __file__ None True False Ellipsis NotImplemented
     """.split()
@@ -141,8 +144,13 @@ def _within(tree: ast.Module, foreign: Collection[str]) -> Iterator[tuple[int, s
         elif isinstance(node, ast.Global):
             kept = ", ".join(node.names)
             yield node.lineno, f"keeps `{kept}` from call to call"
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and _SPECIAL.fullmatch(node.value):
+                yield node.lineno, f"names {node.value}, which Python calls by itself"
         elif isinstance(node, ast.Name):
-            if node.id in _CALLS:
+            if isinstance(node.ctx, ast.Store) and _SPECIAL.fullmatch(node.id):
+                yield node.lineno, f"has {node.id}, which Python calls by itself"
+            elif node.id in _CALLS:
                 yield node.lineno, f"names {node.id}: {_CALLS[node.id]}"
             elif node.id in foreign:
                 yield node.lineno, f"names {node.id}: {_REACHES}"

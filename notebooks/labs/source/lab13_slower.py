@@ -91,12 +91,14 @@ def saved(kernels, operators, launch, call):
 # %%
 from fusec.call.native import await_types
 
-await_types(20)
+built = await_types(20)
 x = torch.rand(100)
 one = fusec.compile(lambda x: x + 1)
 one(x)
 times = seconds(lambda x: x + 1, 2000), seconds(one, 2000)
 print(f"eager {times[0] * 1e6:.2f} µs, compiled {times[1] * 1e6:.2f} µs")
+if not built:
+    print("The C++ part is not built yet, others have the machine: run this cell again in a minute.")
 
 # %% [markdown]
 # ## 3. softmax(x @ y) of 100 x 100

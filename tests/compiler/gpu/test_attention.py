@@ -153,16 +153,67 @@ def test_lengths_that_have_a_rest_are_triton() -> None:
     assert all("warp_specialize" not in k.source for k in compiled.graphs[0].kernels)
 
 
-def test_gradients() -> None:
-    function = _function("causal", 256)
-    given = tuple(t.requires_grad_() for t in _tensors(256, 128, torch.bfloat16))
-    found = torch.autograd.grad(fusec.compile(function, tuned=False)(*given)[0].sum(), given)
-    exact = tuple(t.detach().double().requires_grad_() for t in given)
-    wanted = torch.autograd.grad(function(*exact)[0].sum(), exact)
-    eager = torch.autograd.grad(function(*given)[0].sum(), given)
-    for mine, right, usual in zip(found, wanted, eager, strict=True):
-        error = (mine.double() - right).abs().max()
-        assert error <= 2 * (usual.double() - right).abs().max() + 1e-3
+def _gradients(
+    function: Callable[..., Any], given: tuple[torch.Tensor, ...], dtype: torch.dtype
+) -> tuple[torch.Tensor, ...]:
+    tensors = tuple(t.detach().to(dtype).requires_grad_() for t in given)
+    out, sums = function(*tensors)
+    torch.manual_seed(3)
+    wanted = torch.randn(out.shape, device="cuda").to(out.dtype)
+    loss = (out * wanted).sum() + torch.where(sums.isfinite(), sums, 0).sum()
+    return torch.autograd.grad(loss, tensors)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("length", [256, 768])
+@pytest.mark.parametrize(
+    "name", ["none", "alibi", "soft cap", "large", "document", *MASKS], ids=str
+)
+def test_gradients(name: str, length: int, dtype: torch.dtype) -> None:
+    function, given = _function(name, length), _tensors(length, 128, dtype)
+    compiled = fusec.compile(function, tuned=False)
+    for _ in range(2):
+        found = _gradients(compiled, given, dtype)
+        exact, eager = (_gradients(function, given, t) for t in (torch.float64, dtype))
+        for mine, right, usual in zip(found, exact, eager, strict=True):
+            error = (mine.double() - right).abs().max()
+            assert error <= 2 * (usual.double() - right).abs().max() + 1e-3
+        given = _tensors(length, 128, dtype)
+    kernels = [kernel for graph in compiled.graphs for kernel in graph.kernels]
+    apart = sum("_differentiate" in kernel.source for kernel in kernels)
+    assert apart == (1 if name == "soft cap" else 2)
+
+
+def test_stages_of_gradients() -> None:
+    function = _function("window", 512)
+    compiled = fusec.compile(function, tuned=False, keep_inputs=True)
+    _gradients(compiled, _tensors(512, 128, torch.bfloat16), torch.bfloat16)
+    (graph,) = compiled.graphs
+    for kernel in graph.kernels:
+        if "_differentiate" in kernel.source:
+            (choices,) = re.findall(r"NUM_STAGES = \d+  # tunable: ([\d ]+) ", kernel.source)
+            for stages in choices.split():
+                source = re.sub(r"(?m)^NUM_STAGES = \d+", f"NUM_STAGES = {stages}", kernel.source)
+                assert graph.check(kernel, source).ok, (kernel.name, stages)
+
+
+def test_gradients_of_rows_that_begin_anywhere() -> None:
+    function = _function("causal", 512)
+    compiled = fusec.compile(function, tuned=False)
+    for offset in (0, 1, 8, 3):
+        given = tuple(
+            torch.empty(t.numel() + offset, device="cuda", dtype=t.dtype)[offset:]
+            .view(t.shape)
+            .copy_(t)
+            for t in _tensors(512, 128, torch.bfloat16)
+        )
+        tensors = tuple(t.requires_grad_() for t in given)
+        out = compiled(*tensors)[0]
+        found = torch.autograd.grad(out.float().square().sum(), tensors)
+        exact = tuple(t.detach().double().requires_grad_() for t in given)
+        right = torch.autograd.grad(function(*exact)[0].square().sum(), exact)
+        for mine, wanted in zip(found, right, strict=True):
+            assert (mine.double() - wanted).abs().max() <= 2e-2 * wanted.abs().max()
 
 
 def test_values_that_are_not_finite() -> None:

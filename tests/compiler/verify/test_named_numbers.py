@@ -65,4 +65,5 @@ def test_a_condition_on_one(target: str) -> None:
     name = next(a.name for a in kernel.signature.arguments if a.role == "in")
     verdict = kernel.check(text.replace(end, condition.replace("float_", name)), timed=False)
     assert (verdict.ok, verdict.stage) == (False, "wrong"), verdict
-    assert "31337.5, a number of the edit's" in verdict.reason
+    assert "number" in verdict.reason
+    assert "the edit's" in verdict.reason

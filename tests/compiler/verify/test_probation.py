@@ -99,6 +99,7 @@ def test_damaged_notes_are_nothing():
     assert not other.exists()
 
 
+@pytest.mark.posix("a mapping that keeps no file open")
 def test_journals_keep_no_descriptors(tmp_path, monkeypatch):
     monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path / "cache"))
     probation.journal("kernel", "first")  # what is opened once

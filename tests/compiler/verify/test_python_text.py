@@ -62,6 +62,15 @@ REFUSED = {
         "    class A:\n        def __del__(self):\n            pass\n",
         "has __del__",
     ),
+    "the same by another name first": (
+        "    class A:\n        __del__ = print\n",
+        "has __del__",
+    ),
+    "the same in a string": (
+        "    type('A', (), {'__del__': print})()\n",
+        "names __del__",
+    ),
+    "another number in each process": ("    hash('a')\n", "names hash: it reaches"),
     "a call without end": ("    for _ in iter(int, 1):\n        pass\n", "has an `iter`"),
     "a loop": ("    while n:\n        n |= 1\n", "has a `while` outside of its kernels"),
 }
@@ -101,6 +110,11 @@ def test_modules_that_a_module_has_imported(code, said):
     found = problem(vk.TRITON.replace(LAUNCH, f"{LAUNCH}    {code}\n"))
     assert found is not None
     assert found.reason.startswith(said)
+
+
+def test_how_a_file_was_started_may_be_asked():
+    text = vk.TRITON + "if __name__ == '__main__':\n    pass\n"
+    assert problem(text) is None
 
 
 def test_all_of_a_module():

@@ -49,6 +49,7 @@ def gone(pid):
         return True
 
 
+@pytest.mark.posix("a process of its own for edits")
 def test_prestart_returns_at_once_and_starts_one():
     sandbox.worker().close()
     started = time.perf_counter()
@@ -159,6 +160,7 @@ def test_an_interrupt_does_not_wait_for_a_worker_that_sees_nothing(monkeypatch):
     assert run().ok
 
 
+@pytest.mark.posix("a process of its own for edits")
 def test_the_worker_ends_with_its_parent():
     code = """
 import os, sys, time

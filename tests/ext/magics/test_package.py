@@ -32,6 +32,7 @@ def real_shell(shell, tmp_path, monkeypatch):
 PLAIN = f"--binaries {default_names()[-1]}"
 
 
+@pytest.mark.linux("binaries of packages")
 def test_a_cell_with_an_edit_is_shipped(real_shell):
     shell = real_shell
     shell.user_ns.update(torch=torch, x=torch.randn(16, 33), w=torch.randn(33), k=2.0)

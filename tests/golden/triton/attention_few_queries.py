@@ -48,7 +48,7 @@ def op8_parts(
         row_inside,
         other=0.0,
     )
-    # line 108: return flex_attention(
+    # line 110: return flex_attention(
     arg3_1 = tl.load(arg3_1_ptr + head * 2 + row, row_inside)
     most = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
@@ -67,7 +67,7 @@ def op8_parts(
             other=0.0,
         )
         score = tl.dot(query, key.T)
-        # line 108: return flex_attention(
+        # line 110: return flex_attention(
         product = arg3_1 * kv_idx.to(tl.int32).to(tl.float32)
         added = score * 0.125 + product
         score = tl.where(kv_inside, added, -float("inf"))

@@ -95,7 +95,7 @@ def op1(
                     gradient_ptr + batch * 65536 + head * 32768 + member * 16384 + q_row * 64 + width
                 )
                 score = tl.dot(key, query.T)
-                # line 108: return flex_attention(
+                # line 110: return flex_attention(
                 log2_of_sums = tl.load(
                     log2_of_sums_ptr + batch * 1024 + head * 512 + member * 256 + q_idx
                 )
@@ -104,7 +104,7 @@ def op1(
                 common = tl.load(common_ptr + batch * 1024 + head * 512 + member * 256 + q_idx)
                 of_value = tl.dot(exp2.to(tl.bfloat16), gradient, of_value)
                 of_weight = tl.dot(value, gradient.T)
-                # line 108: return flex_attention(
+                # line 110: return flex_attention(
                 product = exp2 * (of_weight - common)
                 of_key = tl.dot(product.to(tl.bfloat16), query, of_key)
             done = until
@@ -134,7 +134,7 @@ def op1(
                     gradient_ptr + batch * 65536 + head * 32768 + member * 16384 + q_row * 64 + width
                 )
                 score = tl.dot(key, query.T)
-                # line 108: return flex_attention(
+                # line 110: return flex_attention(
                 log2_of_sums = tl.load(
                     log2_of_sums_ptr + batch * 1024 + head * 512 + member * 256 + q_idx
                 )
@@ -143,7 +143,7 @@ def op1(
                 common = tl.load(common_ptr + batch * 1024 + head * 512 + member * 256 + q_idx)
                 of_value = tl.dot(chosen.to(tl.bfloat16), gradient, of_value)
                 of_weight = tl.dot(value, gradient.T)
-                # line 108: return flex_attention(
+                # line 110: return flex_attention(
                 product = chosen * (of_weight - common)
                 of_key = tl.dot(product.to(tl.bfloat16), query, of_key)
             done = until

@@ -69,7 +69,7 @@ def op0(
     out = tl.load(out_ptr + batch * 65536 + head * 16384 + q_idx * 64 + width)
     row_sum = tl.sum(out.to(tl.float32) * gradient.to(tl.float32), 1, keep_dims=True)
     of_query = tl.zeros((BLOCK_M, 64), tl.float32)
-    # line 108: return flex_attention(
+    # line 110: return flex_attention(
     log2_of_sums = tl.load(log2_of_sums_ptr + batch * 1024 + head * 256 + q_idx)
     larger = maximum(log2_of_sums, -3.4028234663852886e+38)
     # blocks that the mask keeps whole
@@ -96,10 +96,10 @@ def op0(
                 value_ptr + batch * 32768 + (head // 2) * 16384 + kv_row * 64 + width
             )
             score = tl.dot(query, key.T)
-            # line 108: return flex_attention(
+            # line 110: return flex_attention(
             exp2 = tl.exp2(score * 0.18033688 - larger)
             of_weight = tl.dot(gradient, value.T)
-            # line 108: return flex_attention(
+            # line 110: return flex_attention(
             product = exp2 * (of_weight - row_sum)
             of_query = tl.dot(product.to(tl.bfloat16), key, of_query)
         done = until
@@ -123,10 +123,10 @@ def op0(
                 value_ptr + batch * 32768 + (head // 2) * 16384 + kv_row * 64 + width
             )
             score = tl.dot(query, key.T)
-            # line 108: return flex_attention(
+            # line 110: return flex_attention(
             chosen = tl.where(q_idx >= kv_idx, tl.exp2(score * 0.18033688 - larger), 0.0)
             of_weight = tl.dot(gradient, value.T)
-            # line 108: return flex_attention(
+            # line 110: return flex_attention(
             product = chosen * (of_weight - row_sum)
             of_query = tl.dot(product.to(tl.bfloat16), key, of_query)
         done = until

@@ -78,7 +78,7 @@ def op8_weigh(score, most, total, step, first, whole, arg3_1, BLOCK_N: tl.conste
     """Return the weights of a step's scores, and the rows' mosts, sums and what these shrink by."""
     start = op8_start(step, first, whole, BLOCK_N)
     kv_idx = (start + tl.arange(0, BLOCK_N, tl.SliceLayout(0, score.type.layout)))[None, :]
-    # line 108: return flex_attention(
+    # line 110: return flex_attention(
     product = score * 0.088388346
     position = kv_idx.to(tl.int32)
     as_float32 = (position - tl.cast(first, tl.int32)).to(tl.float32)
@@ -195,7 +195,7 @@ def op8_attend(
     for turn in range(TURNS):
         batch, head, first, whole, steps = op8_tile(turn, BLOCK_M, BLOCK_N, GROUP_H, TURNS)
         q_idx = (first + half * 64 + tl.arange(0, 64, tl.SliceLayout(1, SCORES)))[:, None]
-        # line 108: return flex_attention(
+        # line 110: return flex_attention(
         arg3_1 = tl.load(arg3_1_ptr + head)
         most = tl.full([64], -3.4028234663852886e38, tl.float32, tl.SliceLayout(1, SCORES))
         total = tl.zeros([64], tl.float32, tl.SliceLayout(1, SCORES))

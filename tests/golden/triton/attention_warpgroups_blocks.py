@@ -117,14 +117,14 @@ def op0_weigh(
     kv_idx = (start + tl.arange(0, BLOCK_N, tl.SliceLayout(0, score.type.layout)))[None, :]
     if step < whole:
         # blocks that the mask keeps whole
-        # line 108: return flex_attention(
+        # line 110: return flex_attention(
         product = tanh_by_exp2(score * 0.012751743) * 20.0
         changed = product
     else:
         # blocks that the mask keeps in part
         # line 31: return q >= k
         ge = q_idx >= kv_idx
-        # line 108: return flex_attention(
+        # line 110: return flex_attention(
         product = tanh_by_exp2(score * 0.012751743) * 20.0
         chosen = tl.where(ge, product, -float("inf"))
         changed = chosen

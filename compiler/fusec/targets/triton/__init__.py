@@ -36,6 +36,8 @@ what it means. The user's functions are lowered by the same rules, element by el
 (``Lowering.inline``). ``targets/triton/plan/choices_attention.py`` and ``attention_gradients.py``
 take such bodies apart again; ``kernels/attention.py`` and ``attention_gradients.py`` fill two
 templates, whose loops walk runs of neighboring blocks, those that are kept whole without the
-mask; ``rewrite/score_patterns.py`` has cheaper forms for scores. Few queries of heads that share
+mask; ``kernels/attention_warpgroups.py`` and ``attention_gradients_warpgroups.py`` write the same
+in Gluon where ``plan/choices_warpgroups.py`` says that it pays;
+``rewrite/score_patterns.py`` has cheaper forms for scores. Few queries of heads that share
 keys are put into one tile, and several programs share the keys.
 """

@@ -16,6 +16,7 @@ from fusec.kernel_source import KernelSource, Signature
 from fusec.targets.triton.kernels import (
     attention,
     attention_gradients,
+    attention_gradients_warpgroups,
     attention_warpgroups,
     matmul,
     word_product,
@@ -35,7 +36,10 @@ from fusec.targets.triton.plan.choice import Choice
 from fusec.targets.triton.plan.choices import choose
 from fusec.targets.triton.plan.choices_matmul import choose_product, match_product
 from fusec.targets.triton.plan.choices_warpgroups import KIND as WARPGROUPS
-from fusec.targets.triton.plan.choices_warpgroups import choose_warpgroups
+from fusec.targets.triton.plan.choices_warpgroups import (
+    choose_warpgroup_gradients,
+    choose_warpgroups,
+)
 from fusec.targets.triton.plan.eviction import for_one_reading
 from fusec.targets.triton.plan.phases import cut_into_phases
 from fusec.targets.triton.plan.tiling import LIMIT, extents, move, without_empty_rows
@@ -119,13 +123,14 @@ def choose_attention(
     body: Body, buffers: Mapping[str, Buffer], settings: tuple[tuple[str, int], ...]
 ) -> tuple[Body, Choice]:
     """Return the body that a kernel of attention computes, and its tunables."""
+    narrow = index_type(body, buffers) == "tl.int32"  # Gluon's positions have 32 bits
     if is_gradient(body):
-        return body, choose_gradients(match_gradients(body), buffers, settings)
+        gradients = match_gradients(body)
+        apart = choose_warpgroup_gradients(gradients, buffers, dict(settings)) if narrow else None
+        return body, apart or choose_gradients(gradients, buffers, settings)
     grouped = choices_attention.group_heads(body)
     found = choices_attention.match_attention(grouped)
-    apart = None
-    if index_type(grouped, buffers) == "tl.int32":  # its positions have 32 bits
-        apart = choose_warpgroups(found, buffers, dict(settings))
+    apart = choose_warpgroups(found, buffers, dict(settings)) if narrow else None
     return grouped, apart or choices_attention.choose_attention(found, buffers, settings)
 
 
@@ -194,7 +199,9 @@ def _write(file: File) -> None:
     """Write the functions of a file, by what its body is and how it is to run."""
     body, kind = file.body, file.choice.kind
     if body.attends and is_gradient(body):
-        attention_gradients.write(file, match_gradients(body))
+        apart = kind == WARPGROUPS
+        writes = attention_gradients_warpgroups if apart else attention_gradients
+        writes.write(file, match_gradients(body))
     elif kind == WARPGROUPS:
         attention_warpgroups.write(file, choices_attention.match_attention(body))
     elif body.attends:

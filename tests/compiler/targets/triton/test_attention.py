@@ -61,6 +61,8 @@ def texts(name: str) -> KernelSource:
         with using(with_warpgroups()):
             (source,) = sources(attention(mod, sizes, block=128), sizes.tensors(BF16))
         return source
+    if name.endswith("_warpgroups"):
+        return gradient_sources("causal", Sizes(2, 4, 2, 512, 512, 128))[1 + ("keys" in name)]
     sizes = Sizes(2, 4, 2, 256, 256, 64)
     if name == "attention_few_queries":
         sizes = Sizes(2, 4, 2, 1, 1000, 64)
@@ -74,7 +76,21 @@ def texts(name: str) -> KernelSource:
     return queries if name == "attention_of_queries" else keys
 
 
-WARPGROUPS = ["attention_warpgroups", "attention_warpgroups_blocks"]
+def gradient_sources(
+    mod: str, sizes: Sizes, dtype: torch.dtype = BF16, block: int | tuple[int, int] = 128
+) -> list[KernelSource]:
+    """Return the kernels of attention and of its gradients on a machine with an H100."""
+    tensors = tuple(t.requires_grad_() for t in sizes.tensors(dtype))
+    with using(with_warpgroups()):
+        return sources(attention(mod, sizes, block=block), tensors)
+
+
+WARPGROUPS = [
+    "attention_warpgroups",
+    "attention_warpgroups_blocks",
+    "attention_of_queries_warpgroups",
+    "attention_of_keys_warpgroups",
+]
 NAMES = ["attention", "attention_few_queries", "attention_of_queries", "attention_of_keys"]
 
 
@@ -137,12 +153,41 @@ def test_what_does_not_fit_warpgroups_is_triton(sizes: Sizes, dtype: torch.dtype
     assert "gluon" not in source.text, "nobody can run it where there is no such GPU"
 
 
+@pytest.mark.parametrize(
+    ("mod", "sizes", "dtype", "block", "apart"),
+    [
+        ("none", Sizes(2, 4, 2, 512, 256, 128), BF16, 128, "both"),
+        ("document", Sizes(1, 4, 4, 128, 384, 128), HALF, 128, "both"),
+        # a soft cap's gradients of keys need more registers than there are
+        ("soft cap", Sizes(2, 4, 2, 512, 512, 128), BF16, 128, "queries"),
+        ("causal", Sizes(2, 4, 2, 512, 512, 64), BF16, 128, "none"),
+        ("causal", Sizes(2, 4, 2, 500, 512, 128), BF16, 128, "none"),
+        ("causal", Sizes(2, 4, 2, 512, 320, 128), BF16, 64, "none"),
+        ("causal", Sizes(2, 4, 2, 512, 512, 128), F32, 128, "none"),
+        # the last block of keys reaches beyond them, those of queries do not
+        ("causal", Sizes(2, 4, 2, 512, 384, 128), BF16, (128, 256), "keys"),
+    ],
+)
+def test_which_gradients_are_of_warpgroups(
+    mod: str, sizes: Sizes, dtype: torch.dtype, block: int | tuple[int, int], apart: str
+) -> None:
+    _, queries, keys = gradient_sources(mod, sizes, dtype, block)
+    assert ("warp_specialize" in queries.text) == (apart in ("both", "queries"))
+    assert ("warp_specialize" in keys.text) == (apart in ("both", "keys"))
+
+
 def test_a_block_that_holds_all_keys_has_as_many_steps_as_there_are() -> None:
     sizes = Sizes(2, 4, 2, 512, 128, 128)
     with using(with_warpgroups()):
         (source,) = sources(attention("causal", sizes, block=128), sizes.tensors(BF16))
     assert "warp_specialize" in source.text
     assert "tl.load(kv_counts_ptr + first // 128) * (128 // BLOCK_N)" in source.text
+
+
+def test_so_have_the_steps_of_gradients() -> None:
+    _, queries, keys = gradient_sources("causal", Sizes(2, 4, 2, 128, 128, 128))
+    assert "tl.load(kv_counts_ptr) * (128 // BLOCK_N)" in queries.text
+    assert "tl.load(q_counts_ptr) * (128 // BLOCK_M)" in keys.text
 
 
 @pytest.mark.parametrize("columns", [128, 256])

@@ -64,7 +64,7 @@ class _Side:
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """One loop: its name in the template, its blocks, what is multiplied."""
 
     name: str
@@ -75,10 +75,12 @@ class _Part:
 
 def write(file: File, found: Gradients) -> None:
     """Write the kernel of gradients of attention."""
-    _Writer(file, found).write()
+    GradientsWriter(file, found).write()
 
 
-class _Writer(Tiles):
+class GradientsWriter(Tiles):
+    """Writes the kernels of gradients: what others of their kind share, too."""
+
     def __init__(self, file: File, found: Gradients) -> None:
         products = (found.score, found.of_weight)
         sums = () if found.row_sum is None else (found.row_sum,)
@@ -102,6 +104,7 @@ class _Writer(Tiles):
         return _Side(axis, lines, *names, (inside[0], inside[1]), block, masked)
 
     def write(self) -> None:
+        """Write the kernel."""
         file, found = self.file, self.found
         size, pairs = file.host(found.own.size or Expr.of(1)), file.host(found.pairs)
         tiles = f"triton.cdiv({size}, {self.own.block})" + ("" if pairs == "1" else f" * {pairs}")
@@ -194,6 +197,7 @@ class _Writer(Tiles):
         self.insert_text(kernel, text, pieces, (found.score.source,))
 
     def exact(self) -> str:
+        """Return what a product of float32 is told, so that it is as exact as its operator."""
         score = self.found.score
         itemsize = score.args[0].dtype.itemsize
         return f', input_precision="{score.precision}"' if itemsize > 2 else ""
@@ -241,25 +245,26 @@ class _Writer(Tiles):
         product = "out.to(tl.float32) * gradient.to(tl.float32)"
         writer.line(f"row_sum = tl.sum({product}, 1, keep_dims=True)", (row_sum.source,))
 
-    def parts(self) -> list[_Part]:
+    def parts(self) -> list[Part]:
         """Return the loops: over listed blocks, or over all."""
         found = self.found
         if found.partial is None:
-            return [_Part("masked", None, found.roots(masked=True))]
+            return [Part("masked", None, found.roots(masked=True))]
         comment = "blocks that the mask keeps in part"
-        parts = [_Part("masked", found.partial, found.roots(masked=True), comment)]
+        parts = [Part("masked", found.partial, found.roots(masked=True), comment)]
         if found.full is not None:
             comment = "blocks that the mask keeps whole"
-            parts.insert(0, _Part("whole", found.full, found.roots(masked=False), comment))
+            parts.insert(0, Part("whole", found.full, found.roots(masked=False), comment))
         return parts
 
     def quickened(self, roots: tuple[Node, ...]) -> tuple[Node, ...]:
+        """Return what is multiplied, in cheaper steps where all is rounded."""
         return quicken(roots) if self.found.quick else roots
 
     def part(
         self,
         kernel: KernelWriter,
-        part: _Part,
+        part: Part,
         before: Block,
         names: dict[Node, str],
         pieces: dict[str, Writer],
@@ -351,4 +356,4 @@ class _Writer(Tiles):
         return writer
 
 
-__all__ = ["TEMPLATE_NAMES", "write"]
+__all__ = ["TEMPLATE_NAMES", "GradientsWriter", "Part", "write"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusec.ir import ops
@@ -91,6 +91,17 @@ class Gradients:
         return size_of(self.batch) * size_of(self.head)
 
     @property
+    def operands(self) -> tuple[Load, Load, Load, Load]:
+        """What is read of the queries, keys, the result's gradient and the values."""
+        loads = tuple(n for product in (self.score, self.of_weight) for n in product.args)
+        query, key, gradient, value = loads
+        assert isinstance(query, Load)
+        assert isinstance(key, Load)
+        assert isinstance(gradient, Load)
+        assert isinstance(value, Load)
+        return query, key, gradient, value
+
+    @property
     def quick(self) -> bool:
         """Whether all is rounded to half precision, which hides the scores' last bits."""
         return self.score.args[0].dtype.itemsize == 2
@@ -111,6 +122,37 @@ class Gradients:
                 done[node] = ops.decided(new) or new
                 done[node].source = node.source
         return tuple(done.get(root, root) for root in roots)
+
+
+def given_of(
+    found: Gradients, roots: Sequence[Node], scored: Sequence[Node], late: set[Node]
+) -> tuple[Node, ...]:
+    """Return what of the scores is needed once their weights' gradients are there.
+
+    Args:
+        found: The gradients.
+        roots: What is multiplied.
+        scored: What is computed of scores alone.
+        late: What needs the weights' gradients.
+    """
+    asked = {arg for node in late for arg in node.args}
+    weights = [root for root in roots if root not in late]
+    return (*weights, *(n for n in scored if n in asked and n not in weights))
+
+
+def stepped_numbers(found: Gradients, buffers: Mapping[str, Buffer]) -> list[Load]:
+    """Return the loads of one number a row of a step: four bytes each, one behind the other."""
+    loads: dict[Load, None] = {}
+    for masked in (False, True):
+        for node in walk(found.roots(masked), Reduce):
+            if not isinstance(node, Load) or node.dtype.itemsize != 4:
+                continue
+            *outer, last = node.index
+            axes = {s for e in outer for s in e.symbols()}
+            behind = buffers[node.buffer].strides[-1] == 1
+            if last == Expr.of(found.over) and behind and not axes & {found.own, found.over}:
+                loads[node] = None
+    return list(loads)
 
 
 def is_gradient(body: Body) -> bool:
@@ -220,4 +262,12 @@ def _tile(found: Gradients, depth: int) -> tuple[int, int, int, int]:
     return (64, 32, 8, 1)
 
 
-__all__ = ["Gradients", "Total", "choose_gradients", "is_gradient", "match_gradients"]
+__all__ = [
+    "Gradients",
+    "Total",
+    "choose_gradients",
+    "given_of",
+    "is_gradient",
+    "match_gradients",
+    "stepped_numbers",
+]

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from importlib import metadata
 
 from fusec.ir.body import Buffer
-from fusec.ir.index import Expr
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, Reduce
 from fusec.ir.walk import free_axes, walk
 from fusec.machine import current_machine
+from fusec.targets.triton.plan.attention_gradients import Gradients, given_of
 from fusec.targets.triton.plan.choice import Choice, Knob, known, sms
 from fusec.targets.triton.plan.choices_attention import Attention, size_of
 from fusec.targets.triton.rewrite.score_patterns import TANH, quicken
@@ -24,12 +25,16 @@ KIND = "warpgroups"
 ROWS = 128  # queries of a program: 64, those of one instruction, for each group
 DEPTH = 128  # of 64, Triton's own schedule is as fast; of more, results need too many registers
 STEP = (64, 128)
+GRADIENT_STEP = 64  # of more, two gradients and two products need more registers than there are
 # Elements that are copied at once: 16 bytes.
 _TOGETHER = 8
+# Values of a score that its gradients may need beside the weights.  Gradients of keys and values
+# and the products leave registers for weights alone: of a soft cap a quarter would be spilled.
+_SLOPES = 4
 # What Gluon has under the same name.
 _STEPS = frozenset(
     "add sub mul neg where lt le gt ge eq ne logical_and logical_or logical_not bitwise_and "
-    "bitwise_or exp2 abs".split()
+    "bitwise_or exp2 abs maximum".split()
 ) | {TANH}
 
 
@@ -59,6 +64,40 @@ def choose_warpgroups(
     if not set(settings) <= set(values):
         return None  # measured for the other kernel
     knobs = [Knob("BLOCK_M", ROWS, (ROWS,), "queries of a program")]
+    for name, (value, choices, meaning) in values.items():
+        knobs.append(Knob(name, settings.get(name, value), choices, meaning))
+    return Choice(KIND, (), knobs=tuple(knobs))
+
+
+def choose_warpgroup_gradients(
+    found: Gradients, buffers: Mapping[str, Buffer], settings: Mapping[str, int]
+) -> Choice | None:
+    """Return the tunables of a kernel of gradients in Gluon; None where it cannot be.
+
+    Args:
+        found: The gradients.
+        buffers: By name.
+        settings: Values of tunables, where a measurement knows better than the rules.
+    """
+    gpu = current_machine().gpu
+    if gpu.name != "sm_90" or not gpu.there or not _has_gluon():
+        return None
+    if not _gradients_fit(found, buffers):
+        return None
+    own, over = ("BLOCK_N", "BLOCK_M") if found.by_keys else ("BLOCK_M", "BLOCK_N")
+    words = {"BLOCK_M": "queries of a ", "BLOCK_N": "keys of a "}
+    # A step of queries is given back before the next one begins, one of keys with it.
+    stages, possible = (3, (2, 3, 4)) if found.by_keys else (4, (3, 4))
+    values = {
+        "GROUP_H": (4, (1, 2, 4, 8, 16, 32), "heads whose rows come together"),
+        "NUM_STAGES": (stages, possible, "steps that are loaded ahead"),
+    }
+    if not set(settings) <= set(values):
+        return None  # measured for the other kernel
+    knobs = [
+        Knob(own, ROWS, (ROWS,), f"{words[own]}program"),
+        Knob(over, GRADIENT_STEP, (GRADIENT_STEP,), f"{words[over]}step"),
+    ]
     for name, (value, choices, meaning) in values.items():
         knobs.append(Knob(name, settings.get(name, value), choices, meaning))
     return Choice(KIND, (), knobs=tuple(knobs))
@@ -115,30 +154,88 @@ def _fits(found: Attention, buffers: Mapping[str, Buffer]) -> bool:
         if each is not None and each.columns < keys and keys % each.columns:
             return False
     along = {found.query: found.depth, found.keys: found.depth, found.values: found.width}
-    for load, axis in along.items():
-        strides = buffers[load.buffer].strides
-        if load.index[-1] != Expr.of(axis) or strides[-1] != 1:
-            return False
-        if any(s.constant is None or s.constant % _TOGETHER for s in strides[:-1]):
-            return False
+    if not all(_has_whole_rows(load, axis, buffers) for load, axis in along.items()):
+        return False
     roots = quicken([found.modified, *([found.mask] if found.mask is not None else [])])
     free = free_axes(roots)
-    return all(_simple(node, found, free[node]) for node in walk(roots, Reduce))
+    return all(
+        node is found.product or _is_simple(node, free[node] >= {found.row, found.key})
+        for node in walk(roots, Reduce)
+    )
+
+
+def _gradients_fit(found: Gradients, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether tiles have no rest, rows lie at 16 bytes, and what becomes of scores is simple."""
+    own, over = (size_of(axis).constant for axis in (found.own, found.over))
+    if own is None or over is None or own % ROWS or over % GRADIENT_STEP:
+        return False
+    depths = {size_of(product.axes[0]) for product in (found.score, found.of_weight)}
+    if depths != {Expr.of(DEPTH)}:
+        return False
+    halves = {load.dtype for load in found.operands}
+    halves |= {total.store.value.dtype for total in found.totals}
+    if len(halves) > 1 or halves.pop().itemsize != 2:
+        return False
+    for each in (found.partial, found.full):
+        if each is not None and (each.rows % ROWS or each.columns % GRADIENT_STEP):
+            return False
+        if each is not None and each.columns < over and over % each.columns:
+            return False
+    query, key, gradient, value = found.operands
+    along = {query: found.score, key: found.score, gradient: found.of_weight}
+    for load, product in (along | {value: found.of_weight}).items():
+        if not _has_whole_rows(load, product.axes[0], buffers):
+            return False
+    return _changes_fit(found)
+
+
+def _changes_fit(found: Gradients) -> bool:
+    """Whether what becomes of scores and of their weights' gradients is simple, in each loop."""
+    kinds = set()
+    for masked in (False, True):
+        roots = quicken(found.roots(masked))
+        nodes = [n for n in walk(roots, Reduce) if n not in (found.score, found.of_weight)]
+        late = {n for n in nodes if found.of_weight in walk((n,))}
+        scored = [n for n in nodes if n not in late and found.score in walk((n,))]
+        given = given_of(found, roots, scored, late)
+        if len([root for root in roots if root in late]) != 1 or not given:
+            return False
+        kinds.add(tuple(node.dtype for node in given))
+        if found.common is not None:
+            roots = (*roots, found.common.value)
+        free = free_axes(roots)
+        known = (found.score, found.of_weight, found.row_sum)
+        for node in walk(roots, Reduce):
+            if node not in known and not _is_simple(node, free[node] >= {found.own, found.over}):
+                return False
+    return len(kinds) == 1 and len(kinds.pop()) <= (1 if found.by_keys else 1 + _SLOPES)
 
 
 def _tiles(found: Attention) -> tuple[Load, Load, Load]:
     return found.query, found.keys, found.values
 
 
-def _simple(node: Node, found: Attention, axes: frozenset[object]) -> bool:
-    if node is found.product:
-        return True
+def _has_whole_rows(load: Load, axis: Symbol, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether elements along an axis lie side by side, and rows begin at 16 bytes."""
+    strides = buffers[load.buffer].strides
+    if load.index[-1] != Expr.of(axis) or strides[-1] != 1:
+        return False
+    return not any(s.constant is None or s.constant % _TOGETHER for s in strides[:-1])
+
+
+def _is_simple(node: Node, everywhere: bool) -> bool:
+    """Whether Gluon has it.
+
+    Args:
+        node: What is computed.
+        everywhere: Whether it is another one for each score.
+    """
     if isinstance(node, Load):
         # A number for each score is read in the order of memory by other layouts.
-        return not {found.row, found.key} <= axes
+        return not everywhere
     if isinstance(node, Op):
         return node.name in _STEPS
     return isinstance(node, Cast | Const | IndexValue)
 
 
-__all__ = ["KIND", "ROWS", "choose_warpgroups"]
+__all__ = ["KIND", "ROWS", "choose_warpgroup_gradients", "choose_warpgroups"]

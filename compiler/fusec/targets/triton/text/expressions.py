@@ -19,7 +19,7 @@ import torch
 from fusec.codegen.common.expressions import Grammar, Sign, Spelled, from_left, joined, meaning
 from fusec.ir.node import Number
 from fusec.ir.scalars import RANDOM_BITS, RANDOM_WORD
-from fusec.targets.triton.text.helpers import HELPERS, USES
+from fusec.targets.triton.text.helpers import HELPERS, IN_GLUON, USES
 
 # Python's binding strengths, weakest first
 COMPARE, OR, XOR, AND, SHIFT, SUM, PRODUCT, UNARY, ATOM = range(9)
@@ -89,11 +89,15 @@ class Needs:
         self.helpers.add(name)
         return name
 
-    def texts(self, kernels: str) -> list[str]:
+    def texts(self, kernels: str, gluon: bool = False) -> list[str]:
         """Return the helper functions that the kernels' text calls, in their order."""
         called = {n for n in self.helpers if re.search(rf"\b{n}\b(?!_)", kernels)}
         called |= {used for n in called for used in USES.get(n, ())}
-        return [text for name, text in HELPERS.items() if name in called]
+        found = {name: text for name, text in HELPERS.items() if name in called}
+        if gluon:
+            found = {n: t.replace("@triton.jit", "@gluon.jit") for n, t in found.items()}
+            found |= {name: text for name, text in IN_GLUON.items() if name in called}
+        return list(found.values())
 
 
 def triton_type(dtype: torch.dtype) -> str:

@@ -224,7 +224,7 @@ def assemble(file: File, label: str, summary: str) -> Writer:
     out.block("\n".join(_GLUON) if gluon else "import triton.language as tl")
     descriptors = any("TensorDescriptor(" in line for line in file.setup)
     kernels = "\n".join(f.writer.text for f in file.functions)
-    helpers = file.needs.texts(kernels)
+    helpers = file.needs.texts(kernels, gluon)
     if "libdevice." in kernels + "".join(helpers):
         out.line("from triton.language.extra import libdevice")
     if descriptors:
@@ -236,7 +236,7 @@ def assemble(file: File, label: str, summary: str) -> Writer:
     for text in helpers:
         out.line()
         out.line()
-        out.block(text.replace("@triton.jit", "@gluon.jit") if gluon else text)
+        out.block(text)
     for function in file.functions:
         out.line()
         out.line()

@@ -8,6 +8,16 @@ from __future__ import annotations
 
 from fusec.targets.triton.text import helpers_combining, helpers_packed
 
+# Gluon's language does not say which numbers win beside NaN.
+IN_GLUON: dict[str, str] = {
+    "maximum": '''
+@gluon.jit
+def maximum(a, b):
+    """Return the larger; NaN wins, as in torch."""
+    return tl.where(a != a, a, tl.where(a > b, a, b))
+''',
+}
+
 # name -> text; a text may use helpers that come before it
 HELPERS: dict[str, str] = {
     "maximum": '''

@@ -9,7 +9,7 @@ freed; a kernel would then read and write memory that is not its own.  The nativ
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from fusec.errors import FusecError
 from fusec.ir.body import Buffer
 from fusec.ir.index import Expr, FloorDiv, Mod, Symbol
 from fusec.ir.program import Compute, Extern, Program
-from fusec.memory.readable import require, require_plain
+from fusec.memory.readable import Unreadable, require, require_plain
 
 # Steps of an expression as native code takes it.
 _NUMBER, _SIZE, _ADD, _MULTIPLY, _DIVIDE, _REMAINDER = range(6)
@@ -31,14 +31,25 @@ class UnexpectedInput(FusecError, AssertionError):
     """An input of a compiled graph has other sizes, strides, types than it was compiled for."""
 
 
+class SharedMemory(Unreadable):
+    """An input that a graph updates shares memory with another one, for which it was not compiled.
+
+    No guard of TorchDynamo's sees that.  What was captured, run in eager, is right.
+    """
+
+
 class InputCheck:
     """The check of one program's inputs.
 
     Args:
         program: The scheduled program.
+        updated: Inputs that are updated once it has run.
+        alone: Whether what is updated must share memory with no other input.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(
+        self, program: Program, updated: Collection[str] = (), *, alone: bool = False
+    ) -> None:
         self._program = program
         used = {name for step in program.steps for name in (*step.reads(), *step.writes())}
         used |= program.output_buffers()
@@ -46,6 +57,9 @@ class InputCheck:
         kernels = [step for step in program.steps if isinstance(step, Compute)]
         self._read = {name for step in kernels for name in (*step.reads(), *step.writes())}
         self._read -= _given_memory(program)
+        written = {name for step in program.steps for name in step.writes()} | {*updated}
+        several = alone and len(self._used) > 1
+        self.updated = tuple(n for n in self._used if n in written) if several else ()
         self._native: Any = None
 
     def __call__(self, inputs: Sequence[object]) -> None:
@@ -102,6 +116,28 @@ class InputCheck:
                 )
             if name in self._read:
                 require(named[name], f"input {self._hint(name)}")
+        shared = self._shared(named)
+        if shared:
+            raise SharedMemory(
+                f"input {self._hint(shared)} is updated, and shares memory with another input"
+            )
+
+    def shares_memory(self, inputs: Sequence[object]) -> bool:
+        """Whether an input that is updated shares memory with another one."""
+        named = dict(zip(self._program.inputs, inputs, strict=False))
+        return bool(self._shared(named))
+
+    def _shared(self, named: Mapping[str, object]) -> str:
+        """Return an input that is updated and shares memory with another one, or nothing."""
+        if not self.updated:
+            return ""
+        extents = {n: _extent(named[n]) for n in self._used}
+        for name in self.updated:
+            begin, end = extents[name]
+            for other, (start, stop) in extents.items():
+                if other != name and begin < stop and start < end:
+                    return name
+        return ""
 
     def _is_elsewhere(self, name: str, value: object) -> bool:
         buffer = self._program.buffers.get(name)
@@ -126,7 +162,17 @@ class InputCheck:
             _wanted(program.buffers[name], numbers) if name in self._used else None
             for name in program.inputs
         )
-        return wanted, sizes, self.look_at
+        updated = tuple(positions[name] for name in self.updated)
+        return wanted, sizes, updated, self.look_at
+
+
+def _extent(value: object) -> tuple[int, int]:
+    """Return the addresses of a tensor's first byte and of the one after its last."""
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        return 0, 0
+    last = sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
+    begin = value.data_ptr()
+    return begin, begin + (last + 1) * value.element_size()
 
 
 def _given_memory(program: Program) -> set[str]:

@@ -153,7 +153,9 @@ def _take_shortcuts(graph: CompiledGraph, compiler: GraphCompiler, modes: Result
     """Have calls of a graph go past AOTAutograd's wrappers as far as these have nothing to do."""
     assert graph.compiled is not None
     direct = compiler.direct
-    if modes:
+    if compiler.examples_share and any(part.changes_inputs for part in graph.parts):
+        graph.run_in_eager(_SHARED)
+    elif modes:
         graph.compiled = modes.around(graph.compiled, graph.eager)
     elif graph.fallback:
         return
@@ -167,6 +169,8 @@ def _take_shortcuts(graph: CompiledGraph, compiler: GraphCompiler, modes: Result
     if direct is not None:
         direct.forget_epilogue()
 
+
+_SHARED = "it updates an input that shares memory with another one"
 
 _MODES: dict[str, dict[str, Any]] = {
     "default": {},

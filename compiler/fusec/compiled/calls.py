@@ -15,6 +15,8 @@ from torch.autograd import forward_ad
 from fusec.call.autocast import without_autocast
 from fusec.call.eager_graph import run_eagerly
 from fusec.call.epilogue import Epilogue
+from fusec.call.input_check import SharedMemory
+from fusec.call.native_program import NativeProgram
 from fusec.call.recorded_plan import RecordedPlan
 from fusec.compiled.part import CompiledPart
 from fusec.errors import FusecError
@@ -128,7 +130,10 @@ class GraphCalls:
         assert self.compiled is not None
         if forward_ad._current_level >= 0 and any(map(has_tangent, inputs)):
             return self.run_captured(*inputs)  # kernels would leave the tangents behind
-        return self.compiled(*inputs)
+        try:
+            return self.compiled(*inputs)
+        except SharedMemory:  # raised before anything ran
+            return self.run_captured(*inputs)
 
     def run_captured(self, *inputs: Any) -> Any:
         """Run the captured graph by torch's own functions, as it was written."""
@@ -155,6 +160,7 @@ class GraphCalls:
                 inputs once more.
         """
         self.converts, self.plain = converts, (part, part.epilogue)
+        part.captured = self.run_captured
         native, marks = part.native(), part.epilogue.marks
         if marks and native is None:
             part.forget_epilogue()
@@ -182,8 +188,10 @@ class GraphCalls:
         if self._recorded is not None and not self.keep:
             return self._recorded
         native = self._direct.native() if self._direct is not None else None
-        if native is None:
+        if native is None or self._direct is None:
             return self
+        if self._direct.updates_inputs and not isinstance(native, NativeProgram):
+            return self  # which runs the captured graph where inputs share memory
         self.compiled = native.call
         return native.call  # type: ignore[no-any-return]
 

@@ -13,7 +13,7 @@ from fusec.build.queue import BuildQueue, BuildRequest
 from fusec.call import native
 from fusec.call.epilogue import Epilogue
 from fusec.call.huge_pages import POOLED_BYTES, empty_cpu, empty_large, pooled
-from fusec.call.input_check import InputCheck, UnexpectedInput
+from fusec.call.input_check import InputCheck, SharedMemory, UnexpectedInput
 from fusec.call.launch import CppRunnable, empty_cuda, multiply_into, raise_check
 from fusec.call.native_program import NativeProgram, native_group, native_program, python_group
 from fusec.call.results import expect, expecting
@@ -64,7 +64,10 @@ class CompiledPart:
         self._native_known = False  # whether there is nothing more to hope for
         self.notes: list[str] = []
         program = state.scheduled
-        self._check = InputCheck(program)
+        # Of what backward reads nothing is the user's to share.
+        self._check = InputCheck(program, state.updated, alone=kind != "backward")
+        # The captured graph in eager, where this part is called in its place.
+        self.captured: Callable[..., Any] | None = None
         bodies = {s.name: s.body for s in program.steps if isinstance(s, Compute)}
         self.kernels = {
             name: Kernel(source, bodies[name], host) for name, source in state.kernels.items()
@@ -319,6 +322,8 @@ class CompiledPart:
                     require_plain(torch.empty(0), "a new tensor")
                 begun = True
                 return run(inputs)
+            except SharedMemory:
+                raise  # the part's own operators take its inputs for apart, too
             except self._surprises:
                 if begun and not inputs:
                     raise
@@ -326,7 +331,23 @@ class CompiledPart:
 
         return call
 
+    @property
+    def changes_inputs(self) -> bool:
+        """Whether an input holds something else afterwards."""
+        program = self.state.scheduled
+        written = {name for step in program.steps for name in step.writes()}
+        return bool(self.state.updated) or not written.isdisjoint(program.inputs)
+
+    @property
+    def updates_inputs(self) -> bool:
+        """Whether it changes an input that might share memory with another one."""
+        return bool(self._check.updated)
+
     def _instead_of_kernels(self, *inputs: Any) -> list[Any]:
+        if self.updates_inputs and self._check.shares_memory(inputs):
+            if self.captured is not None:
+                return list(self.captured(*inputs))
+            self._check.look_at(inputs)
         return self.epilogue.finish(inputs, self._by_operators(list(inputs)))
 
     def _by_operators(self, inputs: list[Any]) -> list[Any]:

@@ -1,6 +1,9 @@
 // Whether the inputs of a graph are what its kernels were compiled for: sizes, strides, types and
 // devices. Guards see to that before; where somebody goes past them, no kernel may start on memory
-// that it was not made for. See tensors.cpp for what these files are.
+// that it was not made for. No guard sees whether what a graph updates shares memory with another
+// input. See tensors.cpp for what these files are.
+
+#include <algorithm>
 
 namespace {
 
@@ -42,6 +45,7 @@ struct InputCheck {
   ViewFunction view;
   std::vector<Wanted>* inputs;
   std::vector<Bound>* sizes;
+  std::vector<char>* updated;  // per input: whether the graph changes it; empty where none is
 };
 
 PyTypeObject* input_check_type = nullptr;
@@ -136,6 +140,53 @@ struct Sizes {
   }
 };
 
+bool is_checked(const InputCheck* self, size_t i) {
+  return i < self->inputs->size() && (*self->inputs)[i].checked;
+}
+
+// The bytes of an input that lie between its first and its last element.
+struct Extent {
+  const char *begin, *end;
+  bool updated;
+};
+
+Extent extent_of(const DLTensor& view, bool updated) {
+  int64_t last = 0, bytes = (view.dtype.bits * view.dtype.lanes + 7) / 8;
+  for (int32_t d = 0; d < view.ndim; d++) {
+    if (view.shape[d] == 0) return {nullptr, nullptr, updated};
+    last += (view.shape[d] - 1) * view.strides[d];
+  }
+  const char* begin = static_cast<const char*>(view.data) + view.byte_offset;
+  return {begin, begin + (last + 1) * bytes, updated};
+}
+
+// Whether no input that the graph changes shares memory with another one: kernels were compiled as
+// though each were alone.
+bool lies_apart(const InputCheck* self, PyObject* const* given, Py_ssize_t count) {
+  if (self->updated->empty()) return true;
+  std::vector<Extent> all;
+  all.reserve(count);
+  for (Py_ssize_t i = 0; i < count; i++) {
+    if (!is_checked(self, i)) continue;
+    DLTensor view;
+    if (!self->view || self->view(given[i], &view) != 0) {
+      PyErr_Clear();
+      return false;
+    }
+    Extent extent = extent_of(view, (*self->updated)[i]);
+    if (extent.begin) all.push_back(extent);
+  }
+  std::sort(all.begin(), all.end(),
+            [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+  const char *end = nullptr, *end_of_updated = nullptr;
+  for (const Extent& each : all) {
+    if (each.begin < (each.updated ? end : end_of_updated)) return false;
+    end = std::max(end, each.end);
+    if (each.updated) end_of_updated = std::max(end_of_updated, each.end);
+  }
+  return true;
+}
+
 // Let Python look at the inputs, which has the words; false, with an error set, if they do not fit.
 bool refuse_inputs(const InputCheck* self, PyObject* const* given, Py_ssize_t count) {
   PyObject* inputs = PyTuple_New(count);
@@ -145,10 +196,6 @@ bool refuse_inputs(const InputCheck* self, PyObject* const* given, Py_ssize_t co
   Py_DECREF(inputs);
   Py_XDECREF(nothing);
   return nothing != nullptr;
-}
-
-bool is_checked(const InputCheck* self, size_t i) {
-  return i < self->inputs->size() && (*self->inputs)[i].checked;
 }
 
 // Whether all inputs fit; false, with an error set, if not.
@@ -162,6 +209,7 @@ bool check_inputs(const InputCheck* self, PyObject* const* given, Py_ssize_t cou
          fits((*self->inputs)[i], view, sizes.values);
     PyErr_Clear();
   }
+  ok = ok && lies_apart(self, given, count);
   return ok || refuse_inputs(self, given, count);
 }
 
@@ -208,10 +256,19 @@ bool parse_numbers(PyObject* tuple, size_t sizes, std::vector<Number>* out) {
 }
 
 int input_check_fill(InputCheck* self, PyObject* arguments) {
-  PyObject *inputs, *sizes, *capsule;
-  if (!PyArg_ParseTuple(arguments, "O!O!OO", &PyTuple_Type, &inputs, &PyTuple_Type, &sizes,
-                        &self->refuse, &capsule)) {
+  PyObject *inputs, *sizes, *updated, *capsule;
+  if (!PyArg_ParseTuple(arguments, "O!O!O!OO", &PyTuple_Type, &inputs, &PyTuple_Type, &sizes,
+                        &PyTuple_Type, &updated, &self->refuse, &capsule)) {
     return -1;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(updated); i++) {
+    Py_ssize_t input = PyLong_AsSsize_t(PyTuple_GET_ITEM(updated, i));
+    if (input < 0 || input >= PyTuple_GET_SIZE(inputs)) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "there is no such input");
+      return -1;
+    }
+    self->updated->resize(PyTuple_GET_SIZE(inputs));
+    (*self->updated)[input] = true;
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sizes); i++) {
     Bound bound;
@@ -259,6 +316,7 @@ PyObject* input_check_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
   self->specification = Py_NewRef(arguments);
   self->inputs = new std::vector<Wanted>;
   self->sizes = new std::vector<Bound>;
+  self->updated = new std::vector<char>;
   if (input_check_fill(self, arguments) < 0) {
     Py_DECREF(self);
     return nullptr;
@@ -279,6 +337,7 @@ void input_check_dealloc(PyObject* object) {
   Py_CLEAR(self->specification);
   delete self->inputs;
   delete self->sizes;
+  delete self->updated;
   type->tp_free(object);
   Py_DECREF(type);
 }

@@ -104,6 +104,7 @@ bool find_inputs(const Program* self, PyObject* const* given, void** addresses) 
     }
   }
   PyErr_Clear();
+  fit = fit && (!self->check || lies_apart(self->check, given, self->inputs));
   if (!fit && !refuse_inputs(self->check, given, self->inputs)) return false;
   for (Py_ssize_t i = 0; !all_viewed && i < self->inputs; i++) {  // Python found nothing wrong
     DLTensor view;

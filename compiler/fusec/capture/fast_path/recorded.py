@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from fusec.call.input_check import SharedMemory
 from fusec.call.recorded_plan import RecordedPlan
 from fusec.call.updates import note_updates
 from fusec.capture.fast_path.direct import (
@@ -116,7 +117,13 @@ def recorded_call(
             return compiled(*inputs)
         if forward_ad._current_level >= 0 and any(map(has_tangent, inputs)):
             return captured(*inputs)
-        outputs: Any = apply(*inputs)
+        if updated and any(inputs[i]._is_view() for i in updated):
+            # an update counts for all views of its memory, and what is saved may be one of them
+            return captured(*inputs)
+        try:
+            outputs: Any = apply(*inputs)
+        except SharedMemory:  # raised before anything ran
+            return captured(*inputs)
         if not updated:
             return outputs
         note_updates([inputs[i] for i in updated], outputs)

@@ -227,10 +227,10 @@ class _Writer(GradientsWriter):
         found = self.found
         roots = self.quickened(part.roots)
         nodes = self.own_nodes(roots)
-        late = {n for n in nodes if found.of_weight in walk((n,))}
-        scored = [n for n in nodes if n not in late and found.score in walk((n,))]
-        given = given_of(found, roots, scored, late)
-        (change,) = (root for root in roots if root in late)
+        differentiated = {n for n in nodes if found.of_weight in walk((n,))}
+        scored = [n for n in nodes if n not in differentiated and found.score in walk((n,))]
+        given = given_of(found, roots, scored, differentiated)
+        (change,) = (root for root in roots if root in differentiated)
         numbers: dict[Node, Text] = {v.load: Text(v.name) for v in self.vectors}
         scores: dict[Node, Text] = {found.score: Text("score")}
         changes: dict[Node, Text] = {found.of_weight: Text("of_weight")}

@@ -125,7 +125,7 @@ class Gradients:
 
 
 def given_of(
-    found: Gradients, roots: Sequence[Node], scored: Sequence[Node], late: set[Node]
+    found: Gradients, roots: Sequence[Node], scored: Sequence[Node], differentiated: set[Node]
 ) -> tuple[Node, ...]:
     """Return what of the scores is needed once their weights' gradients are there.
 
@@ -133,10 +133,10 @@ def given_of(
         found: The gradients.
         roots: What is multiplied.
         scored: What is computed of scores alone.
-        late: What needs the weights' gradients.
+        differentiated: What needs the weights' gradients.
     """
-    asked = {arg for node in late for arg in node.args}
-    weights = [root for root in roots if root not in late]
+    asked = {arg for node in differentiated for arg in node.args}
+    weights = [root for root in roots if root not in differentiated]
     return (*weights, *(n for n in scored if n in asked and n not in weights))
 
 

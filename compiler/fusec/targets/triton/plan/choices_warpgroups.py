@@ -195,10 +195,10 @@ def _changes_fit(found: Gradients) -> bool:
     for masked in (False, True):
         roots = quicken(found.roots(masked))
         nodes = [n for n in walk(roots, Reduce) if n not in (found.score, found.of_weight)]
-        late = {n for n in nodes if found.of_weight in walk((n,))}
-        scored = [n for n in nodes if n not in late and found.score in walk((n,))]
-        given = given_of(found, roots, scored, late)
-        if len([root for root in roots if root in late]) != 1 or not given:
+        differentiated = {n for n in nodes if found.of_weight in walk((n,))}
+        scored = [n for n in nodes if n not in differentiated and found.score in walk((n,))]
+        given = given_of(found, roots, scored, differentiated)
+        if len([root for root in roots if root in differentiated]) != 1 or not given:
             return False
         kinds.add(tuple(node.dtype for node in given))
         if found.common is not None:

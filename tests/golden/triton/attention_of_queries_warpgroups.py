@@ -476,9 +476,10 @@ def launch(
     common,
 ):
     """Run on the current device and stream; the tensors are as when it was made."""
-    aligned = (
-        query.data_ptr() | key.data_ptr() | gradient.data_ptr() | value.data_ptr()
-    ) % 16 == 0
+    aligned = query.data_ptr() % 16 == 0
+    aligned = aligned and key.data_ptr() % 16 == 0
+    aligned = aligned and gradient.data_ptr() % 16 == 0
+    aligned = aligned and value.data_ptr() % 16 == 0
     op0[(512 // BLOCK_M * 8,)](
         full_kv_counts,
         full_kv_blocks,

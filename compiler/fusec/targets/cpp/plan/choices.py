@@ -54,6 +54,8 @@ SCAN_COST = 16
 SCAN_BLOCK = 512
 # What is cheaper than this is done in the loop of the scan, rather than through an array.
 SCAN_BLOCK_COST = 4
+# What converting to or from half precision counts, which takes several instructions.
+HALF_COST = 4
 
 # Elements among which argmax looks for the extreme before it looks for its position: short
 # enough to be in the first-level cache when the search runs over it again.

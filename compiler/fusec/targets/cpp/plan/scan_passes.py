@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 import torch
 
+from fusec.codegen.common.c_language import HALVES
 from fusec.codegen.common.reduction_passes import ReductionPass
 from fusec.ir.body import Store
 from fusec.ir.index import Symbol
-from fusec.ir.node import Load, Node, Op, Reduce, Scan
+from fusec.ir.node import Cast, Load, Node, Op, Reduce, Scan
 from fusec.ir.scalars import cost_of
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import in_blocks, is_position
@@ -132,6 +133,8 @@ def _share(facts: Facts, stretches: Sequence[Stretch], known: Collection[Node]) 
 
 
 def _cost(node: Node) -> int:
+    if isinstance(node, Cast) and (node.dtype in HALVES or node.args[0].dtype in HALVES):
+        return choices.HALF_COST
     return cost_of(node.name) if isinstance(node, Op) else 0
 
 

@@ -97,8 +97,9 @@ class _Writer(GradientsWriter):
         size, pairs = file.host(found.own.size or Expr.of(1)), file.host(found.pairs)
         grid = f"{size} // {self.own.block}" + ("" if pairs == "1" else f" * {pairs}")
         tiles = [file.parameters[load.buffer] for load in found.operands]
-        addresses = " | ".join(f"{name}.data_ptr()" for name in dict.fromkeys(tiles))
-        file.setup.append(f"aligned = ({addresses}) % 16 == 0")
+        first, *others = (f"{name}.data_ptr() % 16 == 0" for name in dict.fromkeys(tiles))
+        file.setup.append(f"aligned = {first}")
+        file.setup += [f"aligned = aligned and {other}" for other in others]
         constants = [(knob.name, knob.name) for knob in file.knobs] + [("ALIGNED", "aligned")]
         add_function(file, kernel, file.name, [grid], constants)
         file.functions[-1].gluon = True

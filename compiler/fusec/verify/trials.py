@@ -27,8 +27,8 @@ Interpret = Callable[
     [Sequence[torch.Tensor], Sequence[int], torch.dtype | None], Sequence[torch.Tensor]
 ]
 
-# What is kept between checks at most, of all graphs; and how often the same made-up inputs are used, since
-# others may find more.
+# What is kept between checks at most, of all graphs; and how often the same made-up inputs are
+# used, since others may find more.
 _KEPT_BYTES = 64 << 20
 KEPT = KeptBytes()
 _MOST_USES = 8

@@ -53,12 +53,16 @@ class FakeGraph:
         self.parts = ()
         self.seconds = 0.12
         self.last_inputs: tuple[Any, ...] = ()
+        self.called = False
         self.measured = 0
         self.verified = 0
         self.ok = True
 
+    def await_call(self) -> None:
+        self.called = False
+
     def __call__(self, *inputs: Any) -> Any:
-        self.last_inputs = inputs
+        self.last_inputs, self.called = inputs, True
         return self.eager(*inputs)
 
     def measure(self, seconds: float = 0.3) -> tuple[Timing, Timing]:

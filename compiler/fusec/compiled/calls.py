@@ -44,6 +44,10 @@ class NoInputs(FusecError):
         )
 
 
+class EarlierInputs(tuple[Any, ...]):
+    """Inputs of a call that came before somebody began to look for calls."""
+
+
 class GraphCalls:
     """One captured graph, its compiled parts, and how calls reach them.
 
@@ -262,6 +266,18 @@ class GraphCalls:
             if part is not self._direct and part.last_inputs is not None:
                 return part.last_inputs
         return self._last_inputs
+
+    def await_call(self) -> None:
+        """From now on tell by ``called`` whether a call has come."""
+        if self._last_inputs is not None:
+            self._last_inputs = EarlierInputs(self._last_inputs)
+        for part in self.parts:
+            part.await_call(EarlierInputs)
+
+    @property
+    def called(self) -> bool:
+        """Whether a call whose inputs are kept has come, since somebody awaited one."""
+        return self.last_inputs is not None and not isinstance(self.last_inputs, EarlierInputs)
 
     def keep_inputs(self, keep: bool) -> None:
         """Keep the inputs of calls from now on, or leave what is kept as it is."""

@@ -421,6 +421,17 @@ class CompiledPart:
         if self._native is not None:
             self._native.call.last = None
 
+    def await_call(self, earlier: Callable[[Iterable[Any]], tuple[Any, ...]]) -> None:
+        """Mark the kept inputs as those of an earlier call.
+
+        Args:
+            earlier: Makes what they are kept as from now on.
+        """
+        if self._last_inputs is not None:
+            self._last_inputs = earlier(self._last_inputs)
+        if self._native is not None and self._native.call.last is not None:
+            self._native.call.last = earlier(self._native.call.last)
+
     @property
     def current(self) -> CompiledPart:
         """What runs where this part is called: itself, or what was put in its place."""

@@ -15,14 +15,16 @@ from fusec.memory.strided import clone_strided
 from fusec.report import OutputError, Timing, Verdict, counted
 from fusec.timing.measure import PRECISION, interleave
 from fusec.verify.compare import Rounding, compare_output, describe, mismatch, praise
+from fusec.verify.kept_bytes import KeptBytes
 from fusec.verify.words import alike, same_bits
 
 RunGraph = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 # The same with a seed, by which roundings are drawn.
 RunDrawn = Callable[[Sequence[torch.Tensor], int], Sequence[torch.Tensor]]
 
-# What is kept of a graph between checks at most.
+# What is kept between checks at most, of all graphs.
 _KEPT_BYTES = 64 << 20
+KEPT = KeptBytes()
 # In how many runs roundings are drawn; in few of large graphs, whose many elements say as much.
 _RUNS = 16
 _RUNS_LARGE = 4
@@ -255,12 +257,23 @@ class KeptReferences:
             torch.set_rng_state(state)
         if not made.drew and made.nbytes <= _KEPT_BYTES:
             self._kept, self._values = made, values
+            KEPT.used(self, _KEPT_BYTES)
 
     def find(self, values: Sequence[object]) -> GraphReferences | None:
         """Return the references made on inputs with the same bits."""
-        if self._kept is None or len(self._values) != len(values):
+        kept, known = self._kept, self._values  # another graph's may take their place any time
+        if kept is None or len(known) != len(values):
             return None
-        return self._kept if all(map(_same_value, self._values, values)) else None
+        return kept if all(map(_same_value, known, values)) else None
+
+    @property
+    def nbytes(self) -> int:
+        """The size of what is kept."""
+        return self._kept.nbytes if self._kept is not None else 0
+
+    def forget(self) -> None:
+        """Keep nothing."""
+        self._kept, self._values = None, ()
 
 
 def _same_value(first: object, second: object) -> bool:

@@ -19,6 +19,7 @@ from fusec.kernel import Kernel
 from fusec.report import OutputError
 from fusec.verify.compare import compare_output
 from fusec.verify.inputs import Kind
+from fusec.verify.kept_bytes import KeptBytes
 from fusec.verify.layout import Case
 from fusec.verify.words import alike, as_integers
 
@@ -26,9 +27,10 @@ Interpret = Callable[
     [Sequence[torch.Tensor], Sequence[int], torch.dtype | None], Sequence[torch.Tensor]
 ]
 
-# What is kept between checks at most; and how often the same made-up inputs are used, since
-# others may find more.
+# What is kept between checks at most, of all graphs; and how often the same made-up inputs are
+# used, since others may find more.
 _KEPT_BYTES = 64 << 20
+KEPT = KeptBytes()
 _MOST_USES = 8
 # Of how many right results each case remembers the digest: an edit rarely changes any bit.
 _RIGHT = 3
@@ -154,6 +156,7 @@ class KeptTrials:
         if sum(each.case.nbytes + each.references.nbytes for each in trials) <= _KEPT_BYTES:
             self._kernel, self._cases, self._kinds = kernel, tuple(cases), tuple(kinds)
             self._trials, self._notes = tuple(trials), tuple(notes)
+            KEPT.used(self, _KEPT_BYTES)
 
     def find(
         self, kernel: Kernel, cases: Sequence[Case], kinds: Sequence[Kind]
@@ -177,9 +180,15 @@ class KeptTrials:
             return None
         self._uses += 1
         found = self._trials, self._notes
+        KEPT.used(self, _KEPT_BYTES)  # they have grown by what was worked out since
         if self._uses >= _MOST_USES:
             self.forget()
         return found
+
+    @property
+    def nbytes(self) -> int:
+        """The size of what is kept."""
+        return sum(each.case.nbytes + each.references.nbytes for each in self._trials)
 
     def forget(self) -> None:
         """Keep nothing."""
@@ -199,4 +208,4 @@ def _same(kernel: Kernel, kept: Case, case: Case) -> bool:
     return True
 
 
-__all__ = ["Interpret", "KeptTrials", "ReferencedCase", "References"]
+__all__ = ["KEPT", "Interpret", "KeptTrials", "ReferencedCase", "References"]

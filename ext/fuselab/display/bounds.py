@@ -68,11 +68,19 @@ def limit_words(traffic: Traffic, fused: Timing | None, eager: Timing | None = N
     took = words.duration(traffic.limit)
     products = traffic.limit > traffic.copy
     if beaten(traffic.limit, fused, eager):
-        what = "such products" if products else f"a copy of its {words.size(traffic.least)}"
+        what = "such products" if products else _copied(traffic)
         return f"{what} took {took} when this machine was timed"
     if products:
         return f"limit here {took}: its matrix products at the machine's best"
-    return f"limit here {took}: a copy of its {words.size(traffic.least)}"
+    return f"limit here {took}: {_copied(traffic)}"
+
+
+def _copied(traffic: Traffic) -> str:
+    """Say what a copy moves: the kernels move more where they read or write something again."""
+    least = words.size(traffic.least)
+    if traffic.fused < 0 or words.size(traffic.fused) == least:
+        return f"a copy of its {least}"
+    return f"a copy of its {least} in and out"
 
 
 def bound(
@@ -116,6 +124,8 @@ def bound(
     parts = sum(step.median for step in (steps or {}).values())
     outside = bool(parts) and parts < 0.5 * fused.median
     alone = outside and called is not None and parts + called < 0.5 * fused.median
+    if fused.median < TINY and parts and not outside:
+        return f"too small to fill the machine, though its kernels take most of {took}"
     if fused.median < TINY or alone or (outside and fused.median < SMALL):
         return f"too small to fill the machine: the call itself takes most of {took}"
     if outside and calls:

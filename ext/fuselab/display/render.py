@@ -130,7 +130,8 @@ def _memory_text(summary: Summary) -> list[str]:
         for name, count, length in bars(summary.traffic, 24)
     ]
     if said := summary.bound:
-        lines.append(f"{said} ({limit_words(summary.traffic, summary.fused, summary.eager)})")
+        limit = limit_words(summary.traffic, summary.fused, summary.eager)
+        lines += textwrap.wrap(f"{said} ({limit})", 116, subsequent_indent="  ")
     return lines
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fusec.timing.line_counts import LineCounts
 
 HEAD_LINES = 24
+EARLY = "timed before the part that makes calls quick was built: run the cell again"
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Summary:
         spare: The name to give to ``--out``, and the bytes that are then not written.
         called: Seconds of the calls of ATen; None where they were not timed alone.
         other_calls: Seconds of those that multiply no matrices, by name.
+        early: Whether it was timed while the native part of calls was still being built.
     """
 
     name: str
@@ -99,6 +101,7 @@ class Summary:
     spare: tuple[str, int] | None = None
     called: float | None = None
     other_calls: Mapping[str, float] = field(default_factory=dict)
+    early: bool = False
 
     @property
     def main(self) -> KernelView | None:
@@ -117,6 +120,8 @@ class Summary:
         """What bounds the cell, in a sentence."""
         parts = {k.name: k.time for k in self.kernels if k.time}
         calls = [call.name for call in self.externs]
+        if self.early:  # most of what was timed may be the slower calls
+            return ""
         return bound(
             self.traffic, self.fused, parts, calls, self.eager, self.called, self.other_calls
         )
@@ -179,7 +184,7 @@ class Summary:
         if self.eager and self.fused:
             faster = noise.against(self.fused, self.eager)
             eager, fused = words.duration(self.eager.median), words.duration(self.fused.median)
-            parts.append(f"eager {eager}, fused {fused} ({faster})")
+            parts.append(f"eager {eager}, fused {fused} ({EARLY if self.early else faster})")
         return parts
 
     @property
@@ -199,4 +204,4 @@ def located(text: str, place: SourceLine | None, summary: Summary) -> str:
     return f"{text} ({spot})" if spot else text
 
 
-__all__ = ["HEAD_LINES", "KernelView", "Summary", "located"]
+__all__ = ["EARLY", "HEAD_LINES", "KernelView", "Summary", "located"]

@@ -276,7 +276,7 @@ class FuseMagics(Magics):
         if fused.simulated:
             fused.notes.append(words.NOT_TUNED)
             return []
-        tunable = [name for name, kernel in fused.kernels.items() if kernel.can_be_tuned]
+        tunable = [name for name, kernel in fused.latest_kernels.items() if kernel.can_be_tuned]
         if not tunable:
             fused.notes.append("--tune found no kernel with anything to search")
             return []
@@ -304,7 +304,10 @@ class FuseMagics(Magics):
             raise UsageError(f"--edit: {fused.name} has no kernel to edit")
         if wanted is DEFAULT:
             times = fused.kernel_times
-            wanted = max(kernels, key=lambda n: times[n].median if n in times else 0.0)
+            wanted = max(
+                fused.latest_kernels or kernels,
+                key=lambda n: times[n].median if n in times else 0.0,
+            )
         if wanted not in kernels:
             raise UsageError(f"--edit: {UnknownName('kernel', wanted, kernels, '', fused.name)}")
         self._shell.set_next_input(f"%%kernel {wanted}\n{kernels[wanted].source}")

@@ -107,6 +107,7 @@ class CellFacts:
     extern_times: Mapping[str, Timing] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
+    early: bool = False
 
 
 class Bench:
@@ -163,6 +164,7 @@ class Bench:
                 dict(getattr(cell, "extern_times", {})),
                 dict(getattr(cell, "failed", {})),
                 _error(cell),
+                bool(getattr(cell, "early", False)),
             )
         with self.state:
             before, self.facts = self.facts, facts

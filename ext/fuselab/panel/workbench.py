@@ -9,6 +9,7 @@ from typing import Any, cast
 import ipywidgets as widgets
 
 from fuselab.display import noise, words
+from fuselab.display.summary import EARLY
 from fuselab.panel.context import Bench, CellFacts, PanelCell
 from fuselab.panel.tabs import TABS
 from fuselab.panel.tabs.kernels import KernelsTab
@@ -217,7 +218,9 @@ def head_line(name: str, facts: CellFacts) -> str:
     if fused:
         parts.append(f"fused {words.duration(fused.median)}")
     texts = [escape(part) for part in parts]
-    if eager and fused:
+    if eager and fused and facts.early:
+        texts.append(escape(EARLY))
+    elif eager and fused:
         ratio = noise.against(fused, eager)
         color = COLORS.get(noise.pace(fused, eager), "inherit")
         texts.append(f"<b style='color:{color}'>{escape(ratio)}</b>")

@@ -34,6 +34,7 @@ class CompiledCell:
         rules: The fusions that are asked for, by ``apart`` and ``together``: pairs such as
             ``gelu:layer_norm``; shared with whoever compiles further functions.
         notes: What the user should know, a line each.
+        stopped: Whether the latest run ended by an error.
     """
 
     name: str
@@ -47,6 +48,8 @@ class CompiledCell:
     failures_so_far: Callable[[], Failures] | None = None
     rules: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"apart": (), "together": ()})
     notes: list[str] = field(default_factory=list, init=False)
+    stopped: bool = field(default=False, init=False)
+    _shown: tuple[Any, ...] = field(default=(), init=False, repr=False)
 
     @property
     def functions(self) -> tuple[Any, ...]:
@@ -57,6 +60,29 @@ class CompiledCell:
     def graphs(self) -> tuple[Any, ...]:
         """Every graph compiled so far, in order of first run."""
         return tuple(self._each("graphs"))
+
+    @property
+    def latest_graphs(self) -> tuple[Any, ...]:
+        """The graphs that the latest run called, in order of first run: what results are about.
+
+        Those that were compiled for other inputs, and did not run, are in ``graphs`` alone. All of
+        them where nothing tells.
+        """
+        graphs = self.graphs
+        called = tuple(graph for graph in graphs if graph.called)
+        return called or tuple(graph for graph in graphs if graph in self._shown) or graphs
+
+    @property
+    def latest_kernels(self) -> dict[str, Kernel]:
+        """The kernels of these graphs, by the name that ``%%kernel`` takes."""
+        latest = {id(kernel) for graph in self.latest_graphs for kernel in graph.kernels}
+        return {name: kernel for name, kernel in self.kernels.items() if id(kernel) in latest}
+
+    def begin_run(self) -> None:
+        """Tell calls that come from now on from those before."""
+        self._shown, self.stopped = self.latest_graphs, False
+        for graph in self.graphs:
+            graph.await_call()
 
     @property
     def kernels(self) -> dict[str, Kernel]:
@@ -98,17 +124,17 @@ class CompiledCell:
 
     @property
     def externs(self) -> tuple[ExternCall, ...]:
-        """Operators that run as ATen's own kernels, and why."""
-        calls = (call for graph in self.graphs for call in graph.externs)
+        """Operators that run as ATen's own kernels in the latest graphs, and why."""
+        calls = (call for graph in self.latest_graphs for call in graph.externs)
         # An operator's only form needs no name of its own: ``aten.mm``.
         return tuple(replace(call, name=call.name.removesuffix(".default")) for call in calls)
 
     @property
     def fusions(self) -> tuple[FusionDecision, ...]:
-        """Which computations share a kernel, which do not, and why, called as in the graph."""
+        """Which computations share a kernel in the latest graphs, which do not, and why."""
         from fuselab.display.pages.fusion import named_decisions
 
-        return tuple(d for graph in self.graphs for d in named_decisions(graph))
+        return tuple(d for graph in self.latest_graphs for d in named_decisions(graph))
 
     def _each(self, attribute: str) -> Iterator[Any]:
         for function in self.functions:

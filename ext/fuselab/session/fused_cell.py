@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fusec.report import seconds_by_stage
-from fuselab.display import render
+from fuselab.display import render, words
 from fuselab.display.pages.page import picture
 from fuselab.display.summary import Summary
 from fuselab.session.kernel_views import kernel_views
@@ -46,9 +46,9 @@ class FusedCell(MeasuredCell):
         from fusec.inspect.explain import kept_text  # imports the compiler
 
         with self.lock:
-            graphs = self.graphs
-            if self.live and graphs:
+            if self.live and self.graphs:
                 self.update()
+            graphs = self.latest_graphs
             costs = kernel_costs(self)
             stages = seconds_by_stage(stage for graph in graphs for stage in graph.stages)
             return Summary(
@@ -78,6 +78,7 @@ class FusedCell(MeasuredCell):
                 spare=self._spare(),
                 called=sum(self._extern_seconds.values()) if self._extern_seconds else None,
                 other_calls=dict(self._other_seconds),
+                early=self.early,
             )
 
     def _spare(self) -> tuple[str, int] | None:
@@ -90,7 +91,7 @@ class FusedCell(MeasuredCell):
         if {output.name for output in outputs} != set(plan.assigns):
             return None
         # A call of ATen writes its result, whoever wants it.
-        arguments = [a for k in self.kernels.values() for a in k.signature.arguments]
+        arguments = [a for k in self.latest_kernels.values() for a in k.signature.arguments]
         written = {argument.name for argument in arguments if argument.role != "in"}
         count = sum(output.bytes for output in outputs[:-1] if output.name in written)
         return (last.name, count) if count >= LEAST_SPARE else None
@@ -98,13 +99,20 @@ class FusedCell(MeasuredCell):
     def _graph_notes(self) -> Iterator[str]:
         if self.plan is not None:
             yield from self.plan.notes
-            if not (self.graphs or self.pending or self.breaks or self.fallbacks):
+            if not (self.graphs or self.pending or self.breaks or self.fallbacks or self.stopped):
                 yield "nothing here computes with tensors: the cell ran as plain Python"
-        if self.early:
-            yield "timed while a part that makes calls quicker was being built: run the cell again"
-        for graph in self.graphs:
+        if self.stopped:
+            figures = "; figures are of what ran before" if self.graphs else ""
+            yield f"its latest run ended by an error: run the cell again{figures}"
+        graphs = self.latest_graphs
+        lines = [code for graph in graphs for code in getattr(graph, "traced", ())[:1]]
+        if len(set(lines)) < len(lines):
+            yield "lines that ran for several kinds of inputs count once for each in every figure"
+        for graph in graphs:
             yield from getattr(graph, "notes", ())
-
+        if others := len(self.kernels) - len(self.latest_kernels):
+            found = words.count(others, "kernel")
+            yield f"{found} of earlier inputs did not run this time: %fuse_kernels lists all"
         yield from rule_notes(self)
 
     def text(self) -> str:
@@ -117,8 +125,8 @@ class FusedCell(MeasuredCell):
 
     def png(self) -> bytes | None:
         """The plot of eager against fused; None where nothing was timed."""
-        if self.eager is None or self.fused is None:
-            return None
+        if self.eager is None or self.fused is None or self.early:
+            return None  # a picture compares, which these times do not yet
         from fuselab.display.plots import figures as plots
 
         with self.lock:

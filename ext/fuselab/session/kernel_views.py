@@ -19,7 +19,7 @@ Costs = Mapping[str, Mapping["SourceLine", "LineCost"]]
 
 
 def kernel_views(cell: Any, costs: Costs) -> tuple[KernelView, ...]:
-    """Return a cell's kernels as a result shows them.
+    """Return the kernels that a cell's latest run used as a result shows them.
 
     Args:
         cell: A ``FusedCell``.
@@ -28,7 +28,7 @@ def kernel_views(cell: Any, costs: Costs) -> tuple[KernelView, ...]:
     from fusec.inspect.line_costs import latest_sizes  # imports the compiler
 
     sizes: dict[int, dict[str, int]] = {}
-    for part in (part for graph in cell.graphs for part in graph.parts):
+    for part in (part for graph in cell.latest_graphs for part in graph.parts):
         named = {symbol.name: value for symbol, value in latest_sizes(part).items()}
         sizes |= {id(kernel): named for kernel in part.kernels.values()}
     return tuple(
@@ -41,7 +41,7 @@ def kernel_views(cell: Any, costs: Costs) -> tuple[KernelView, ...]:
             sizes=sizes.get(id(kernel), {}),
             counts=cell.line_counts.get(name),
         )
-        for name, kernel in cell.kernels.items()
+        for name, kernel in cell.latest_kernels.items()
     )
 
 

@@ -43,7 +43,7 @@ def line_views(
     """
     costs = _Costs()
     rate = traffic.least / traffic.copy if traffic and traffic.copy > 0 else 0.0
-    for name, kernel in cell.kernels.items():
+    for name, kernel in cell.latest_kernels.items():
         timing = cell.kernel_times.get(name)
         seen = seen_shares(kernel, cell.line_counts.get(name))
         costs.add_kernel(name, kernel, of_lines[name], timing, rate, seen)
@@ -87,16 +87,16 @@ def kernel_costs(cell: Any) -> dict[str, dict[SourceLine, LineCost]]:
     from fusec.inspect.line_costs import graph_line_costs, line_costs  # imports the compiler
 
     known: dict[int, dict[SourceLine, LineCost]] = {}
-    for graph in cell.graphs:
+    for graph in cell.latest_graphs:
         known |= graph_line_costs(graph)
     steps = {found.where for found in cell.breaks if found.of_optimizer and found.where}
     found: dict[int, dict[SourceLine, LineCost]] = {}
-    for graph in cell.graphs:
+    for graph in cell.latest_graphs:
         mine = {id(k): known.get(id(k)) or line_costs(k) for k in graph.kernels}
         if len(steps) == 1 and not any(mine.values()):  # the graph of an optimizer's step
             mine = {id(k): _of_one_line(k, *steps) for k in graph.kernels}
         found |= mine
-    return {name: found.get(id(k), {}) for name, k in cell.kernels.items()}
+    return {name: found.get(id(k), {}) for name, k in cell.latest_kernels.items()}
 
 
 def _call_bytes(cell: Any) -> dict[SourceLine, int]:
@@ -104,7 +104,7 @@ def _call_bytes(cell: Any) -> dict[SourceLine, int]:
     from fusec.inspect.line_costs import graph_call_bytes  # imports the compiler
 
     found: dict[SourceLine, int] = defaultdict(int)
-    for graph in cell.graphs:
+    for graph in cell.latest_graphs:
         for line, count in graph_call_bytes(graph).items():
             found[line] += count
     return found

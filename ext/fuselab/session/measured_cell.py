@@ -42,6 +42,27 @@ def multiplies(name: str) -> bool:
     return space != "aten" or getattr(torch.ops.aten, operator, None) in flop_registry
 
 
+def call_facts(graph: Any) -> tuple[Any, ...]:
+    """Return what a graph's figures depend on of the inputs of its latest call: not their values.
+
+    Args:
+        graph: A compiled graph.
+    """
+    import torch
+
+    return (
+        getattr(graph, "ran_backward", False),
+        *(
+            (value.dtype, tuple(value.shape), value.stride(), str(value.device))
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided
+            else value
+            if isinstance(value, int)
+            else type(value)
+            for value in graph.last_inputs or ()
+        ),
+    )
+
+
 @dataclass(eq=False, repr=False)
 class MeasuredCell(CompiledCell):
     """A compiled cell with its times and its verdict.
@@ -75,7 +96,7 @@ class MeasuredCell(CompiledCell):
     _models: tuple[str, ...] = field(default=(), init=False)
     _extern_seconds: dict[SourceLine, float] = field(default_factory=dict, init=False)
     _other_seconds: dict[str, float] = field(default_factory=dict, init=False)  # no products
-    _stepped: tuple[int, ...] = field(default=(), init=False)
+    _seen: tuple[Any, ...] = field(default=(), init=False)
     _measured: tuple[Any, ...] = field(default=(), init=False)
     _checked: tuple[Any, ...] = field(default=(), init=False)
 
@@ -95,7 +116,8 @@ class MeasuredCell(CompiledCell):
 
         ready = native.await_types(MOST_AWAITED)
         with self.lock:
-            graphs = self.graphs
+            graphs = self.latest_graphs
+            self._begin_measuring()
             self.early = not ready and any(graph.parts for graph in graphs)
             runs: list[dict[str, Timing]] = []
             times: dict[int, Timing] = {}
@@ -113,8 +135,6 @@ class MeasuredCell(CompiledCell):
                         times |= {id(k): alone[k.name] for k in graph.kernels if k.name in alone}
             self._take(runs if len(runs) == len(graphs) else [])
             self._extern_seconds, self._other_seconds = {}, {}
-            if self._stepped != tuple(map(id, graphs)):
-                self.extern_times = {}
             named = self.kernels.items()
             self.kernel_times = {name: times[id(k)] for name, k in named if id(k) in times}
             if whole:
@@ -135,11 +155,12 @@ class MeasuredCell(CompiledCell):
         """
         with self.lock:
             limits = []
-            for graph in self.graphs:
+            graphs = self.latest_graphs
+            for graph in graphs:
                 with self._reported(f"the limit of {graph.name} could not be measured"):
                     limits.append(graph.limit())
             known = [each for each in limits if each is not None]
-            self.traffic = sum_of_limits(known) if len(known) == len(self.graphs) else None
+            self.traffic = sum_of_limits(known) if len(known) == len(graphs) else None
             self._set_limit()
             return self.limit
 
@@ -156,6 +177,7 @@ class MeasuredCell(CompiledCell):
 
     def _count_bytes(self) -> tuple[None, None]:
         """Take what the cell moves in place of times, which would be an interpreter's."""
+        self._begin_measuring()
         self._take([])
         self.kernel_times, self.extern_times = {}, {}
         self._extern_seconds, self._other_seconds = {}, {}
@@ -170,14 +192,14 @@ class MeasuredCell(CompiledCell):
     def _measure_limit(self, runs: Sequence[object]) -> None:
         """Measure the limit of what was just timed, where it was and is long enough to ask."""
         self.traffic = self.limit = None
-        if len(runs) == len(self.graphs):
+        if len(runs) == len(self.latest_graphs):
             self.measure_limit()
 
     def check(self) -> Verdict | None:
         """Compare every graph's outputs with eager and float64, on real and on random inputs."""
         with self.lock:
             verdicts = []
-            for graph in self.graphs:
+            for graph in self.latest_graphs:
                 with self._reported(f"{graph.name} could not be checked"):
                     verdicts.append(graph.verify())
             self.verdict = joined(verdicts)
@@ -206,6 +228,8 @@ class MeasuredCell(CompiledCell):
         if timed and self._measured != self._timed_state():
             phase("measuring")
             self.measure(seconds)
+        if self.live or self.pending:
+            self.begin_run()  # nobody announces the calls of functions
 
     def compare(
         self, compiler: str, seconds: float = 0.3, stop: Callable[[], bool] | None = None
@@ -226,7 +250,7 @@ class MeasuredCell(CompiledCell):
         runs: list[dict[str, Timing]] = []
         try:
             with self.lock:
-                for graph in self.graphs:
+                for graph in self.latest_graphs:
                     call = self._peer(graph, compiler).wait(stop)
                     if call is None:
                         return None
@@ -268,7 +292,7 @@ class MeasuredCell(CompiledCell):
         """
         self.failed.pop(compiler, None)
         try:
-            peers = [self._peer(graph, compiler) for graph in self.graphs]
+            peers = [self._peer(graph, compiler) for graph in self.latest_graphs]
             return all(peer.wait(stop) is not None for peer in peers)
         except Exception as error:
             self._peer_failed(compiler, error)
@@ -311,7 +335,6 @@ class MeasuredCell(CompiledCell):
                 label = ", ".join(part for part in (name, line) if part)
                 found.setdefault(label, []).append(timing)
             self.extern_times = {label: total_of(times) for label, times in found.items()}
-            self._stepped = tuple(map(id, self.graphs))
             return self.extern_times
 
     def _time_steps(
@@ -323,7 +346,7 @@ class MeasuredCell(CompiledCell):
         names = {id(kernel): name for name, kernel in self.kernels.items()}
         kernels: dict[str, Timing] = {}
         calls = []
-        for graph in self.graphs:
+        for graph in self.latest_graphs:
             own = {kernel.name: names.get(id(kernel), "") for kernel in graph.kernels}
             with self._reported(f"the steps of {graph.name} could not be timed"):
                 for step in step_times(graph, seconds, externs=externs, stop=stop):
@@ -341,10 +364,20 @@ class MeasuredCell(CompiledCell):
                 self._extern_seconds[where] = known + timing.median
         return kernels, calls
 
+    def _begin_measuring(self) -> None:
+        """Let go of what was seen of other calls: of lines, and of calls of ATen."""
+        calls = self._calls()
+        if self._seen != calls:
+            self.extern_times, self.line_counts, self._seen = {}, {}, calls
+
+    def _calls(self) -> tuple[Any, ...]:
+        """Return what tells calls apart whose figures do not compare."""
+        return tuple((id(graph), call_facts(graph)) for graph in self.latest_graphs)
+
     def _state(self) -> tuple[Any, ...]:
-        """Return what timings and verdicts depend on: the graphs and the texts in use."""
-        texts = tuple(kernel.source for kernel in self.kernels.values())
-        return (*(id(graph) for graph in self.graphs), *texts)
+        """Return what timings and verdicts depend on: the latest calls and the texts in use."""
+        texts = tuple(kernel.source for kernel in self.latest_kernels.values())
+        return (*self._calls(), *texts)
 
     def _timed_state(self) -> tuple[Any, ...]:
         """Return the same for times, which the native part of calls changes as well."""

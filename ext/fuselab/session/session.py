@@ -117,8 +117,12 @@ class Session(KernelEdits):
     def run(self, cell: FusedCell, program: CellProgram) -> Any:
         """Run a prepared cell and return its value; its names land even where it raises."""
         with self.lock:
+            cell.begin_run()
             try:
                 value = program.run()
+            except BaseException:
+                cell.stopped = True
+                raise
             finally:
                 self.adopt(cell)
             self._plan_around_loops(cell, program)

@@ -32,7 +32,7 @@ def model_lines(cell: Any) -> tuple[str, ...]:
     from fusec.inspect.gpu_model import outlook  # imports the compiler
 
     lines = []
-    kernels = [(n, k) for n, k in cell.kernels.items() if is_simulated(k)]
+    kernels = [(n, k) for n, k in cell.latest_kernels.items() if is_simulated(k)]
     for name, kernel in kernels[:MOST_MODELED]:
         try:
             lines.append(f"{name}{model_line(outlook(kernel, gpu_of(kernel)))}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from fusec.verify import graph_outputs
 from fusec.verify.check import check_graph
 from fusec.verify.graph_outputs import KeptReferences
 
@@ -111,6 +112,16 @@ def test_references_are_kept_for_the_same_inputs():
         assert kept.find(other) is None
     kept.prepare(counted, None, [*again[:2], 4])
     assert kept.find(again) is None
+
+
+def test_references_of_all_graphs_keep_no_more_than_the_limit(monkeypatch):
+    first, second, given = KeptReferences(), KeptReferences(), inputs()
+    first.prepare(eager, double(eager), given)
+    monkeypatch.setattr(graph_outputs, "_KEPT_BYTES", int(1.5 * first.nbytes))
+    second.prepare(eager, double(eager), given)
+    assert first.find(given) is None
+    assert second.find(given) is not None
+    assert 0 < graph_outputs.KEPT.total <= graph_outputs._KEPT_BYTES
 
 
 def test_references_of_random_numbers_are_not_kept():

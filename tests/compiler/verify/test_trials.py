@@ -114,6 +114,27 @@ def test_large_trials_are_not_kept(subject: fusec.Kernel, monkeypatch: pytest.Mo
     assert counted.runs == 2 * before
 
 
+def test_all_graphs_together_keep_no_more_than_the_limit(
+    subject: fusec.Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, case = Counted(), kernels.case()
+    first, second = KeptTrials(), KeptTrials()
+    run(subject, case, counted, first, kernels.cpp())
+    one = first.nbytes
+    assert one > 0
+    # All that it takes once everything was worked out of two, but not of three.
+    monkeypatch.setattr(trials, "_KEPT_BYTES", int(2.9 * one))
+    run(subject, case, counted, first, kernels.cpp())
+    run(subject, case, counted, second, kernels.cpp())
+    assert first.nbytes > 0 < second.nbytes
+    many = [KeptTrials() for _ in range(4)]
+    for kept in many:
+        run(subject, case, counted, kept, kernels.cpp())
+        assert trials.KEPT.total <= 2.9 * one
+        assert kept.nbytes > 0, "what was used last stays"
+    assert first.nbytes == second.nbytes == many[0].nbytes == 0
+
+
 def test_edits_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     from fusec.compiled import checking
 

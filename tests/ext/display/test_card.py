@@ -250,6 +250,21 @@ class TestBytes:
         assert "too small" in bound(Traffic(3, 1, 1, 1e-6, 3e-5, 9), time)
         assert bound(None, time) == bound(Traffic(3, 1, 1, 1.0, 1.0, 0), None) == ""
 
+    def test_what_its_kernels_take_is_not_the_calls(self) -> None:
+        whole, most = Timing(5e-6, 5e-6, 5e-6, 9, ""), Timing(4e-6, 4e-6, 4e-6, 9, "")
+        traffic = Traffic(3, 1, 1, 1e-6, 1e-6, 0)
+        said = bound(traffic, whole, {"gelu": most})
+        assert said == "too small to fill the machine, though its kernels take most of 5.00 µs"
+        assert "the call itself takes most" in bound(
+            traffic, whole, {"gelu": Timing(1e-6, 0, 0, 9, "")}
+        )
+
+    def test_a_copy_of_less_than_is_moved_says_so(self) -> None:
+        again, once = (Traffic(9 << 20, n << 20, 2 << 20, 1.0, 1.0, 0) for n in (4, 2))
+        time = Timing(2.0, 2.0, 2.0, 9, "")
+        assert limit_words(again, time) == "limit here 1.00 s: a copy of its 2.00 MiB in and out"
+        assert limit_words(once, time) == "limit here 1.00 s: a copy of its 2.00 MiB"
+
     def test_its_words_are_explained(self, cell: FusedCell) -> None:
         _, _, rest = cell.html().partition("What these words mean")
         for word in ("kernel", "fusion", "guard"):

@@ -14,8 +14,9 @@ from fusec.call import native
 from fusec.report import SourceLine, Timing, Verdict
 from fuselab.display import listing, noise, words
 from fuselab.display.outcomes import Table, TuningOutcome, trial_line
+from fuselab.display.pages.timings import time_rows
 from fuselab.display.style import Style
-from fuselab.display.summary import HEAD_LINES, KernelView
+from fuselab.display.summary import EARLY, HEAD_LINES, KernelView
 from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
 from fuselab.session.measured_cell import MOST_AWAITED
@@ -266,18 +267,23 @@ class TestMeasuring:
         before = order.count("timed")
         cell.update()
         assert order.count("timed") == before
-        early = "timed while a part that makes calls quicker was being built: run the cell again"
-        assert early not in cell.summary().notes  # it was there in time
+        assert EARLY not in cell.text()  # it was there in time
         built = True  # it took longer than anybody waits: what was timed without it is timed again
         cell.update()
         assert order.count("timed") == 2 * before
         monkeypatch.setattr(native, "await_types", lambda seconds: False)
         cell.measure()
-        assert early not in cell.summary().notes  # what is scripted calls nothing through it
+        assert EARLY not in cell.text()  # what is scripted calls nothing through it
         cell.graphs[0].parts = (None,)
         cell.measure()
         cell.graphs[0].parts = ()
-        assert early in cell.summary().notes
+        # In the head, in place of a comparison; nothing else compares either.
+        assert f"fused 5.71 ms ({EARLY})" in cell.text().splitlines()[0]
+        assert f"fused 5.71 ms ({EARLY})" in read(cell.html())
+        assert not re.search(r"faster|slower|the same", cell.text().partition(", its body")[0])
+        assert cell.summary().bound == ""
+        assert cell.png() is None
+        assert ("fused, whole cell", "timed too early") in [(r[0], r[2]) for r in time_rows(cell)]
 
     def test_partial_failure_gives_no_figure(self, session):
         cell = fused(session, update=False)

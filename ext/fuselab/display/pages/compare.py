@@ -29,7 +29,7 @@ def cells_page(first: Any, second: Any, times: Mapping[str, Timing], why: str = 
     """
     head = ("", first.name, second.name)
     rows = [
-        ("kernels", *(str(len(cell.kernels)) for cell in (first, second))),
+        ("kernels", *(str(len(cell.latest_kernels)) for cell in (first, second))),
         ("extern calls", *(str(len(cell.externs)) for cell in (first, second))),
         ("graph breaks", *(str(len(cell.breaks)) for cell in (first, second))),
         ("fused, timed together", *(_spread(times.get(c.name)) for c in (first, second))),

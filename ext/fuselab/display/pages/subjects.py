@@ -103,9 +103,9 @@ def time_interleaved(cells: Mapping[str, Any], seconds: float) -> dict[str, Timi
     calls = {}
     device = "cpu"
     for name, cell in cells.items():
-        replays = [graph.replay() for graph in cell.graphs]
+        replays = [graph.replay() for graph in cell.latest_graphs]
         calls[name] = lambda replays=replays: [run() for run in replays]
-        for graph in cell.graphs:
+        for graph in cell.latest_graphs:
             for kernel in graph.kernels:
                 device = next((a.device for a in kernel.signature.arguments), device)
     return interleave(calls, seconds=seconds, device=device, flush_l2=is_gpu(device))

@@ -50,7 +50,9 @@ def time_rows(facts: Any) -> list[tuple[str, str, str, str]]:
     for name, timing in facts.others.items():
         rows.append((f"{peer_title(name)}, whole cell", *_row(timing, eager)))
     if fused:
-        rows.append(("fused, whole cell", *_row(fused, eager)))
+        spread, ratio, samples = _row(fused, eager)
+        early = getattr(facts, "early", False)
+        rows.append(("fused, whole cell", spread, "timed too early" if early else ratio, samples))
     edits = {name: pair for name, *pair in edits_of(facts.kernels)}
     for name, kernel in facts.kernels.items():
         if name in facts.kernel_times:

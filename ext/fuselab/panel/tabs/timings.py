@@ -170,7 +170,7 @@ class TimingsTab(LazyTab):
         """Draw the figure if the times are others than those drawn; a worker's job."""
         facts = self._bench.facts
         verdicts = [kernel.last_verdict for kernel in facts.kernels.values()]
-        if (facts, verdicts) != self._drawn and facts.eager and facts.fused:
+        if (facts, verdicts) != self._drawn and facts.eager and facts.fused and not facts.early:
             self._drawn = facts, verdicts
             with self._bench.cell.lock:
                 self.plot.show(speed_png(facts))

@@ -1,0 +1,130 @@
+"""A cell that runs again for other inputs: every figure of a view is of the run that was last."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from fuselab.display import words
+from fuselab.session.cell_options import CellOptions, Frontend
+from fuselab.session.fuse_function import fuse
+from fuselab.session.fused_cell import FusedCell
+from fuselab.session.session import Session
+from support.html import Checker
+
+SIZE = r"[\d.]+ (?:B|[KMG]iB)"
+
+
+@pytest.fixture
+def session() -> Session:
+    torch._dynamo.reset()
+    return Session({"torch": torch, "__name__": "notebook_of_latest_runs"})
+
+
+def ran(session: Session, body: str, x: torch.Tensor, **options: Any) -> FusedCell:
+    session.namespace["x"] = x
+    cell, program = session.prepare(body, CellOptions(name="c", **options), Frontend())
+    session.run(cell, program)
+    cell.update(seconds=0.02)
+    return cell
+
+
+def visible(page: str) -> str:
+    checker = Checker()
+    checker.feed(page)
+    return " ".join("".join(checker.text).split())
+
+
+def one_size(cell: FusedCell, moved: int) -> None:
+    """See that what the cell's only kernel moves is said with one size, in every form."""
+    for view in (cell.text(), visible(cell.html())):
+        flat = " ".join(view.split())
+        known = set(re.findall(rf"fused moves\W* ({SIZE})", flat))
+        known |= set(re.findall(rf"a copy of its ({SIZE})", flat))
+        known |= set(re.findall(rf"cpp +[\d.]+ .?s +({SIZE})", flat))
+        known |= set(re.findall(rf"100% of the time, ({SIZE})", flat))
+        assert known == {words.size(moved)}, flat
+        assert len(set(re.findall(r"eager [\d.]+ .?s", flat))) == 1
+
+
+BODY = "y = torch.tanh(x) * 2 + 1\n"
+
+
+def test_other_sizes_of_one_kernel_are_timed_and_checked_again(session: Session) -> None:
+    cell = ran(session, BODY, torch.randn(640), dynamic=True)
+    before = cell.fused
+    one_size(cell, 640 * 8)
+    cell = ran(session, BODY, torch.randn(3000), dynamic=True)
+    assert len(cell.graphs) == 1
+    assert cell.fused is not before
+    one_size(cell, 3000 * 8)
+    assert cell.verdict is not None
+    assert [output.shape for output in cell.verdict.outputs] == [(3000,)]
+    again = cell.fused
+    cell = ran(session, BODY, torch.randn(3000), dynamic=True)
+    assert cell.fused is again, "nothing has changed but values"
+
+
+def test_what_was_compiled_for_other_inputs_does_not_count(session: Session) -> None:
+    ran(session, BODY, torch.randn(640))
+    cell = ran(session, BODY, torch.randn(3000))
+    cell = ran(session, BODY, torch.randn(90, 50, dtype=torch.float64))
+    assert len(cell.graphs) == 3
+    assert len(cell.latest_graphs) == 1
+    one_size(cell, 90 * 50 * 16)
+    assert cell.text().startswith("c: 1 kernel; ")
+    note = "2 kernels of earlier inputs did not run this time: %fuse_kernels lists all"
+    assert note in cell.summary().notes
+    assert "sum over" not in cell.text()
+    # One of the earlier two is called again: it is the one, and it is timed anew.
+    cell = ran(session, BODY, torch.randn(640))
+    assert cell.latest_graphs in [cell.graphs[:1], cell.graphs[1:2]]
+    one_size(cell, 640 * 8)
+
+
+def test_inputs_that_lie_differently(session: Session) -> None:
+    ran(session, BODY, torch.randn(40, 30))
+    cell = ran(session, BODY, torch.randn(30, 40).t())
+    assert len(cell.latest_graphs) == 1
+    one_size(cell, 40 * 30 * 8)
+
+
+def test_lines_that_ran_twice_say_so(session: Session) -> None:
+    body = "for s in (x, x[:50].double()):\n    print(end='')\n    y = (s * 2).tanh() + s\n"
+    session.namespace["x"] = torch.randn(2000)
+    cell = ran(session, body, torch.randn(2000))
+    cell = ran(session, body, torch.randn(2000))
+    assert len(cell.latest_graphs) == 2
+    assert "sum over 2 graphs" in cell.text()
+    said = "lines that ran for several kinds of inputs count once for each in every figure"
+    assert said in cell.summary().notes
+
+
+def test_a_run_that_breaks_says_so(session: Session) -> None:
+    body = BODY + "del gone\nz = y.sin()\n"
+    session.namespace["gone"] = 1
+    cell = ran(session, body, torch.randn(640))
+    with pytest.raises(NameError):
+        ran(session, body, torch.randn(3000))
+    cell.update(seconds=0.02)
+    said = " ".join(cell.summary().notes)
+    assert "its latest run ended by an error: run the cell again" in said
+    assert "ran as plain Python" not in said
+    assert ("figures are of what ran before" in said) == bool(cell.graphs)
+    assert bool(cell.fused) == bool(cell.graphs), "no times without what they are of"
+
+
+def test_functions_show_the_calls_since_they_were_shown_last(session: Session) -> None:
+    def scaled(t: torch.Tensor) -> torch.Tensor:
+        return (t * 3).sigmoid() + t
+
+    fused = fuse(session, scaled)
+    cell: FusedCell = fused.result
+    for x in (torch.randn(1000), torch.randn(5000), torch.randn(700).double()):
+        fused(x)
+        one_size(cell, 2 * x.nbytes)
+    one_size(cell, 2 * x.nbytes)  # shown again, without a call between
+    assert len(cell.graphs) == 3

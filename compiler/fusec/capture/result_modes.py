@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from fusec.call.eager_graph import run_eagerly
 from fusec.graph.simplify.inference_regions import ENTER, has_regions, name_of, walk
@@ -290,16 +291,26 @@ def _is_lost(value: torch.Tensor, bases: set[int]) -> bool:
     )
 
 
+# Whether a tensor has a history.  It is asked once: an assertion that fails takes it away.
+_HISTORIES = WeakTensorKeyDictionary()
+
+
 def _has_history(value: torch.Tensor) -> bool:
     """Whether autograd knows how a fake tensor came to be.
 
     A view of what needs gradients makes its history anew when it is asked for and another view has
-    updated its memory; torch 2.11 fails an assertion of its own there for some fake tensors.
+    updated its memory; torch fails an assertion of its own there for some fake tensors.
     """
-    try:
-        return value.grad_fn is not None
-    except RuntimeError:
-        return True
+    found = _HISTORIES.get(value)
+    if found is None:
+        wants_gradients = value.requires_grad
+        try:
+            found = value.grad_fn is not None
+        except RuntimeError:
+            found = True
+            value.requires_grad_(wants_gradients)  # others ask for it, too
+        _HISTORIES[value] = found
+    return bool(found)
 
 
 def _storage(value: torch.Tensor) -> int:

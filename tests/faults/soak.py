@@ -21,6 +21,7 @@ import psutil
 
 # Rounds that bring what is made once: kernels, records, the native part of calls, every edit.
 FIRST = 12
+LEAST = 4  # rounds after them, however long that takes: fewer say nothing
 # Kinds of entries that keep what was done: each edit, each search. They grow with the work, to the
 # limit of the store.
 HISTORY = {"edits", "tuning"}
@@ -147,8 +148,9 @@ def soak(minutes: float) -> list[str]:
     """Work for some minutes; return what is not level."""
     cache = Path(os.environ["FUSEC_CACHE_DIR"])
     notebook, levels = Notebook(), []
+    print(f"{minutes:g} minutes, and {FIRST + LEAST} rounds at least", flush=True)
     end, number = time.monotonic() + 60 * minutes, 0
-    while time.monotonic() < end or len(levels) < 4:
+    while time.monotonic() < end or len(levels) < LEAST:
         notebook.round(number)
         number += 1
         found = level(cache)

@@ -153,7 +153,7 @@ def _take_shortcuts(graph: CompiledGraph, compiler: GraphCompiler, modes: Result
     """Have calls of a graph go past AOTAutograd's wrappers as far as these have nothing to do."""
     assert graph.compiled is not None
     direct = compiler.direct
-    if compiler.examples_share and any(part.changes_inputs for part in graph.parts):
+    if any(part.changes_some_of(compiler.sharing, compiler.inputs) for part in graph.parts):
         graph.run_in_eager(_SHARED)
     elif modes:
         graph.compiled = modes.around(graph.compiled, graph.eager)

@@ -37,7 +37,7 @@ from fusec.capture.graph_inputs import (
 from fusec.capture.number_restarts import (
     looking_for_numbers,
 )
-from fusec.capture.shared_inputs import share_elements
+from fusec.capture.shared_inputs import sharing_elements
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
 from fusec.devices import GPU, is_gpu
@@ -112,7 +112,8 @@ class GraphCompiler:
         self.views_of_updated: tuple[int, ...] = ()
         self.returns_a_base = False
         self.inputs = 0  # of the captured graph
-        self.examples_share = False  # whether two of its inputs have elements in common
+        # Which of its inputs have elements in common with another one.
+        self.sharing: frozenset[int] = frozenset()
         self.entered = 0.0
         # As where the graph is called, by TorchDynamo's guards; AOTAutograd changes both meanwhile.
         self.autocast = torch._C._is_any_autocast_enabled()
@@ -128,7 +129,7 @@ class GraphCompiler:
         module = self._run_passes(GraphForm.CAPTURED, self.graph.eager)
         self.entered = time.perf_counter()
         self.inputs = len(inputs)
-        self.examples_share = share_elements(inputs)
+        self.sharing = sharing_elements(inputs)
         self.unwraps_subclasses = has_subclasses(module, inputs)
         # As in eager, where one leaves autocast before asking for gradients: each operator's
         # gradient has the types of its forward pass, and nothing else is converted.

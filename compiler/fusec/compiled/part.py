@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -331,12 +331,20 @@ class CompiledPart:
 
         return call
 
-    @property
-    def changes_inputs(self) -> bool:
-        """Whether an input holds something else afterwards."""
+    def changes_some_of(self, positions: Collection[int], inputs: int) -> bool:
+        """Whether one of some inputs holds something else afterwards.
+
+        Args:
+            positions: Of inputs of the captured graph.
+            inputs: How many that has.  AOTAutograd makes one input of several that share memory;
+                then any change counts.
+        """
         program = self.state.scheduled
-        written = {name for step in program.steps for name in step.writes()}
-        return bool(self.state.updated) or not written.isdisjoint(program.inputs)
+        changed = {name for step in program.steps for name in step.writes()}
+        changed = {*self.state.updated, *changed} & {*program.inputs}
+        if len(program.inputs) == inputs:
+            changed = {name for i, name in enumerate(program.inputs) if i in positions} & changed
+        return bool(positions) and bool(changed) and self.kind != "backward"
 
     @property
     def updates_inputs(self) -> bool:

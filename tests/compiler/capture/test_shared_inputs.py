@@ -1,7 +1,7 @@
 """Inputs that are updated and share memory with others, in some calls and not in others.
 
-No guard of TorchDynamo's tells such calls apart; ``aot_eager`` and TorchInductor are silently wrong
-where the first call's inputs shared memory otherwise.
+No guard of TorchDynamo's tells such calls apart; ``aot_eager`` is silently wrong where the first
+call's inputs shared memory otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import fusec
 from fusec.call import native
-from fusec.capture.shared_inputs import share_elements
+from fusec.capture.shared_inputs import sharing_elements
 
 Make = Callable[[], tuple[Tensor, Tensor]]
 
@@ -90,7 +90,7 @@ def test_what_is_only_read_may_share_memory() -> None:
     compiled = check(read, [*WAYS.values()])
     (graph,) = compiled.graphs
     assert not graph.fallback
-    assert not any(part.changes_inputs for part in graph.parts)
+    assert not any(part.changes_some_of((0, 1), 2) for part in graph.parts)
 
 
 @pytest.mark.sample(3)
@@ -116,10 +116,25 @@ def test_gradients_of_what_reads_updated_memory(first: str) -> None:
 
 def test_what_is_said_to_share_memory() -> None:
     b, other = memory(), memory()
-    assert not share_elements((b[:6], b[6:], 3, other))
-    assert not share_elements((b[:6], other[:6], b[6:6], b.to_sparse()))
-    assert not share_elements((b[:6], b.view(torch.int32)[6:]))
-    assert share_elements((other, b[:6], 3, b[5:]))
-    assert share_elements((b[:6], b.view(torch.int16)[11:]))
-    assert share_elements((b.view(3, 4)[:, 0], b[8:]))
-    assert not share_elements((b.view(3, 4)[:, 0], b[9:]))
+    assert not sharing_elements((b[:6], b[6:], 3, other))
+    assert not sharing_elements((b[:6], other[:6], b[6:6], b.to_sparse()))
+    assert not sharing_elements((b[:6], b.view(torch.int32)[6:]))
+    assert sharing_elements((other, b[:6], 3, b[5:])) == {1, 3}
+    assert sharing_elements((b, b[:2], b[8:], other, other[1:])) == {0, 1, 2, 3, 4}
+    assert sharing_elements((b[:6], b.view(torch.int16)[11:])) == {0, 1}
+    assert sharing_elements((b.view(3, 4)[:, 0], b[8:])) == {0, 1}
+    assert not sharing_elements((b.view(3, 4)[:, 0], b[9:]))
+
+
+def test_what_is_updated_alone_is_compiled_whatever_the_others_share() -> None:
+    def function(x: Tensor, y: Tensor, count: Tensor) -> Tensor:
+        count.add_(1)
+        return x * y + count
+
+    compiled = fusec.compile(function)
+    for _ in range(3):
+        b, count = memory(), torch.zeros(6)
+        assert torch.equal(compiled(b[:6], b[3:9], count), b[:6] * b[3:9] + 1)
+        assert torch.equal(count, torch.ones(6))
+    (graph,) = compiled.graphs
+    assert not graph.fallback

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fusec.devices import CPU
 from fusec.ir import ops
 from fusec.ir.body import Body, Store, new_axes
 from fusec.ir.index import Expr, Symbol
@@ -255,6 +256,16 @@ def centered_moments(loop: ReductionLoop, v: Node) -> tuple[Node, Node]:
     return average, loop.reduce("sum", ops.binary("mul", distance, distance))
 
 
+def _deviating(lowering: Lowering, x: TensorValue, v: Node) -> Node:
+    """Return an element in the type that a standard deviation is computed in.
+
+    A distance of 1e-25 or 1e20 is in float32's range and so is the root of its square, but the
+    square is not.  Eager computes in float64 on a CPU, in float32 on a GPU; squares of float16 fit.
+    """
+    wide = x.dtype in (torch.float32, torch.bfloat16)
+    return ops.cast(v, torch.float64) if wide and lowering.meta(0).device.type == CPU else v
+
+
 def variance(squares: Node, count: Expr, correction: float) -> Node:
     """Return squares / max(count - correction, 0)."""
     if count.constant is not None:
@@ -287,9 +298,9 @@ def var_std(
     root = lowering.label == "std"
 
     def value(loop: ReductionLoop, v: Node) -> Node:
-        _, squares = centered_moments(loop, v)
+        _, squares = centered_moments(loop, _deviating(lowering, x, v) if root else v)
         result = variance(squares, loop.count, _correction(correction, True))
-        return ops.unary("sqrt", result) if root else result
+        return ops.cast(ops.unary("sqrt", result), v.dtype) if root else result
 
     return reduce_value(lowering, x, dims, keepdim, value)
 
@@ -306,10 +317,11 @@ def var_mean(
     """Return the variance (or standard deviation) and the mean."""
     root = lowering.label == "std_mean"
     loop = reduction_loop(x.shape, normalize_dims(dims, x.ndim), keepdim)
-    average, squares = centered_moments(loop, x.compute(loop.full_index))
+    v = x.compute(loop.full_index)
+    average, squares = centered_moments(loop, _deviating(lowering, x, v) if root else v)
     spread = variance(squares, loop.count, _correction(correction, True))
     if root:
-        spread = ops.unary("sqrt", spread)
+        average, spread = ops.cast(average, v.dtype), ops.cast(ops.unary("sqrt", spread), v.dtype)
     return emit_rows(lowering, loop, [(spread, False), (average, False)])
 
 

@@ -76,3 +76,19 @@ def test_whether_eagers_layer_norm_of_large_rows_is_nan_depends_on_their_length(
         assert norm(x).isnan().all() == is_nan
         assert norm(x.double()).eq(0).all()
         assert ours(x).eq(0).all()
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e20, 1e36])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_deviations_whose_squares_leave_float32(dtype: str, size: float) -> None:
+    """The root of a square is in range where the square is not; eager computes in float64."""
+
+    def deviation(x: Tensor) -> Tensor:
+        return torch.cat([x.std(-1), torch.std_mean(x, 0)[0]])
+
+    x = (torch.randn(5, 50) * size).to(getattr(torch, dtype)).requires_grad_()
+    found, expected = torch.compile(deviation, backend="fusec", fullgraph=True)(x), deviation(x)
+    torch.testing.assert_close(found.double() / size, expected.double() / size, rtol=1e-2, atol=0)
+    ours, gradient = (torch.autograd.grad(result.sum(), x)[0] for result in (found, expected))
+    torch.testing.assert_close(ours, gradient, rtol=1e-2, atol=1e-2)
+    assert gradient.abs().max() > 0.1

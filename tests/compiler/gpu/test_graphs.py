@@ -310,8 +310,7 @@ class Training:
 
 
 @pytest.fixture
-def training(monkeypatch: pytest.MonkeyPatch) -> Training:
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+def training(exact_convolutions: None) -> Training:
     return Training().warm()
 
 
@@ -356,8 +355,8 @@ def test_several_forwards_before_their_backwards(training: Training) -> None:
         training.learn(*reversed([training.losses() for _ in range(count)]))
 
 
+@pytest.mark.usefixtures("exact_convolutions")
 def test_backward_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     # Else it may not be asked for; what patch() sets is not seen by the threads of autograd.
     config: Any = torch._functorch.config
     monkeypatch.setattr(config._config["donated_buffer"], "default", False)
@@ -414,8 +413,8 @@ def test_hooks_and_checkpoints(training: Training) -> None:
         del made
 
 
-def test_sizes_that_change_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+@pytest.mark.usefixtures("exact_convolutions")
+def test_sizes_that_change_in_training() -> None:
     training = Training(dynamic=True)
     for batch in (4, 8, 16, 4, 8, 16, 4, 4, 4, 8, 8, 8, 16, 16, 16, 4, 8, 16, 32, 4):
         training.learn(training.losses(batch))

@@ -158,6 +158,7 @@ def test_variances_alone() -> None:
         assert not difference(fusec.compile(function)(x), function(x))
 
 
+@pytest.mark.usefixtures("exact_convolutions")
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("shape", [(4, 3, 9, 9), (16, 3, 96, 96), (2, 3, 300, 280)])
@@ -165,10 +166,7 @@ def test_running_statistics(
     shape: tuple[int, ...],
     format: torch.memory_format,
     graphs: bool,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-
     def made() -> torch.nn.Module:
         torch.manual_seed(0)
         norms = (torch.nn.BatchNorm2d(c, momentum=0.3) for c in (64, 5, 3))

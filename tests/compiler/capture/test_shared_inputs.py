@@ -138,3 +138,23 @@ def test_what_is_updated_alone_is_compiled_whatever_the_others_share() -> None:
         assert torch.equal(count, torch.ones(6))
     (graph,) = compiled.graphs
     assert not graph.fallback
+
+
+@pytest.mark.parametrize("count", [3, 8, 9, 20])
+def test_one_of_many_inputs_shares_memory_with_what_is_updated(count: int) -> None:
+    def function(first: Tensor, *others: Tensor) -> Tensor:
+        first.add_(1)
+        return torch.stack(others).sum(0) * first
+
+    compiled = fusec.compile(function)
+    for shared in (None, None, *range(count - 1), None):
+        results = []
+        for call in (compiled, function):
+            memory = [torch.arange(12.0) + n for n in range(count)]
+            inputs = [each[:6] for each in memory]
+            if shared is not None:
+                inputs[shared + 1] = memory[0][2:8]
+            results.append((call(*inputs), torch.stack(memory)))
+        for got, wanted in zip(*results, strict=True):
+            assert torch.equal(got, wanted), shared
+    assert not compiled.graphs[0].fallback

@@ -164,8 +164,11 @@ Extent extent_of(const DLTensor& view, bool updated) {
 // though each were alone.
 bool lies_apart(const InputCheck* self, PyObject* const* given, Py_ssize_t count) {
   if (self->updated->empty()) return true;
-  std::vector<Extent> all;
-  all.reserve(count);
+  constexpr Py_ssize_t kFew = 8;  // compared one by one: no memory is asked for
+  Extent few[kFew];
+  std::vector<Extent> many(count > kFew ? count : 0);
+  Extent* all = count > kFew ? many.data() : few;
+  Py_ssize_t known = 0;
   for (Py_ssize_t i = 0; i < count; i++) {
     if (!is_checked(self, i)) continue;
     DLTensor view;
@@ -174,12 +177,21 @@ bool lies_apart(const InputCheck* self, PyObject* const* given, Py_ssize_t count
       return false;
     }
     Extent extent = extent_of(view, (*self->updated)[i]);
-    if (extent.begin) all.push_back(extent);
+    if (extent.begin) all[known++] = extent;
   }
-  std::sort(all.begin(), all.end(),
-            [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+  if (count <= kFew) {
+    for (Py_ssize_t i = 0; i < known; i++) {
+      for (Py_ssize_t j = 0; j < i; j++) {
+        bool changes = all[i].updated || all[j].updated;
+        if (changes && all[i].begin < all[j].end && all[j].begin < all[i].end) return false;
+      }
+    }
+    return true;
+  }
+  std::sort(all, all + known, [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
   const char *end = nullptr, *end_of_updated = nullptr;
-  for (const Extent& each : all) {
+  for (Py_ssize_t i = 0; i < known; i++) {
+    const Extent& each = all[i];
     if (each.begin < (each.updated ? end : end_of_updated)) return false;
     end = std::max(end, each.end);
     if (each.updated) end_of_updated = std::max(end_of_updated, each.end);

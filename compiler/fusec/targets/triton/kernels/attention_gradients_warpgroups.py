@@ -19,13 +19,13 @@ from fusec.ir.index import Expr
 from fusec.ir.node import Load, Node, Reduce
 from fusec.ir.walk import walk
 from fusec.targets.triton.kernels.attention_gradients import GradientsWriter, Part
+from fusec.targets.triton.kernels.template_parts import TemplateParts, call
 from fusec.targets.triton.plan.attention_gradients import Gradients, given_of, stepped_numbers
 from fusec.targets.triton.plan.tiling import Dim
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text, triton_type
-from fusec.targets.triton.text.file import File, Function, add_function, mentions
+from fusec.targets.triton.text.file import File, add_function, mentions
 from fusec.targets.triton.text.kernel_writer import KernelWriter
-from fusec.targets.triton.text.templates import template
 from fusec.targets.triton.text.writer import Writer
 
 # What the template itself calls its values, beside those of ``attention_gradients``.
@@ -72,12 +72,14 @@ def write(file: File, found: Gradients) -> None:
     _Writer(file, found).write()
 
 
-class _Writer(GradientsWriter):
+class _Writer(GradientsWriter, TemplateParts):
+    template = "attention_gradients_warpgroups"
+
     def write(self) -> None:
         """Write the kernel, after the functions that it calls: what those take is known then."""
         file, found = self.file, self.found
         kernel = self.kernel(file.name)
-        self.names = _NAMED[found.by_keys]
+        self.names, self.product = _NAMED[found.by_keys], found.score
         places = self.places(Block(kernel))
         self.place = [line.partition(" = ")[0] for line in places]
         self.vectors = self.named_vectors(kernel)
@@ -89,8 +91,8 @@ class _Writer(GradientsWriter):
         load = self.add_part("load", [*shared, *_CONSTANTS])
         differentiate = self.add_part("differentiate", ["half", *shared, *_CONSTANTS])
         self.context |= {
-            "first_half": _call(differentiate, "half", "0"),
-            "second_half": _call(differentiate, "half", "1"),
+            "first_half": call(differentiate, "half", "0"),
+            "second_half": call(differentiate, "half", "1"),
             "loaded": ", ".join(load),
         }
         self.fill_part(kernel, "kernel")
@@ -207,20 +209,20 @@ class _Writer(GradientsWriter):
             product = found.score if name in ("query", "key") else found.of_weight
             column = self.column(product.axes[0], product is found.of_weight)
             place = f"{_TILES[name]}.index({'part' if mine else 'stage'})"
-            call = f"{self.file.name}_copy({place}, %s, ALIGNED)"
-            self.pieces[name] = self.copy(kernel, load, call, side.dim(True), column)
+            copied = f"{self.file.name}_copy({place}, %s, ALIGNED)"
+            self.pieces[name] = self.copy(kernel, load, copied, side.dim(True), column)
         self.pieces["numbers"] = Writer()
         axis = self.across.axis
         line = Dim(axis, axis.size or Expr.of(1), "line", self.across.block, "", 0)
         for vector in self.vectors:
-            call = f"async_copy.async_copy_global_to_shared({vector.ring}.index(stage), %s)"
-            self.pieces["numbers"].lines += self.copy(kernel, vector.load, call, line).lines
+            copied = f"async_copy.async_copy_global_to_shared({vector.ring}.index(stage), %s)"
+            self.pieces["numbers"].lines += self.copy(kernel, vector.load, copied, line).lines
 
-    def copy(self, kernel: KernelWriter, load: Load, call: str, *dims: Dim) -> Writer:
-        """Write a copy of what is read; ``%s`` in the call is where that lies."""
+    def copy(self, kernel: KernelWriter, load: Load, statement: str, *dims: Dim) -> Writer:
+        """Write a copy of what is read; ``%s`` in the statement is where that lies."""
         own = replace(kernel, tile=self.tile(*self.members(), *dims), writer=Writer(), names={})
         address, _ = Block(own).pointer(load.buffer, load.index)
-        own.writer.line(call % address, (load.source,))
+        own.writer.line(statement % address, (load.source,))
         return own.writer
 
     def steps(self, kernel: KernelWriter, part: Part, before: Block) -> _Steps:
@@ -342,48 +344,10 @@ class _Writer(GradientsWriter):
         assert isinstance(loops, list)
         return loops
 
-    def add_part(
-        self, part: str, wanted: list[str], source: str = "attention_gradients_warpgroups"
-    ) -> list[str]:
-        """Write a function that others call; return what it takes, in order.
-
-        Args:
-            part: Of the template.
-            wanted: What it takes if its text mentions it, beside pointers and sizes.
-            source: The template.
-        """
-        name = f"{self.file.name}_{part}"
-        kernel = self.kernel(name)
-        self.fill_part(kernel, part, source)
-        text = kernel.writer.text
-        pointers = [f"{p}_ptr" for p in self.file.parameters.values()]
-        names = [*pointers, *self.file.sizes.values(), *wanted]
-        taken = [each for each in dict.fromkeys(names) if mentions(text, each)]
-        fixed = [each for each in taken if each.isupper() or each == "half"]
-        plain = [each for each in taken if each not in fixed]
-        # constants last, as in every kernel
-        parameters, constants = ([(each, each) for each in kind] for kind in (plain, fixed))
-        self.file.functions.append(
-            Function(name, kernel.writer, [], parameters, constants, gluon=True, started=False)
-        )
-        return [*plain, *fixed]
-
-    def fill_part(
-        self, kernel: KernelWriter, part: str, source: str = "attention_gradients_warpgroups"
-    ) -> None:
-        """Write a function's body: a part of a template, with generated statements in it."""
-        text = template(source).render({**self.context, "part": part})
-        self.insert_text(kernel, text, self.pieces, (self.found.score.source,))
-
 
 def _at_first(name: str) -> str:
     """Return an argument of a call for the first step."""
     return "0" if name in ("step", "stage") else name
-
-
-def _call(names: list[str], parameter: str, value: str) -> str:
-    """Return the arguments of a call: names as they are, but for one parameter."""
-    return ", ".join(value if name == parameter else name for name in names)
 
 
 __all__ = ["write"]

@@ -14,13 +14,13 @@ from dataclasses import replace
 from fusec.ir.body import Store
 from fusec.ir.node import Load
 from fusec.targets.triton.kernels.attention import FINITE, LOWEST, AttentionWriter
+from fusec.targets.triton.kernels.template_parts import TemplateParts, call
 from fusec.targets.triton.plan.choices_attention import Attention, size_of
 from fusec.targets.triton.plan.tiling import Dim
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import triton_type
-from fusec.targets.triton.text.file import File, Function, add_function, mentions
+from fusec.targets.triton.text.file import File, add_function
 from fusec.targets.triton.text.kernel_writer import KernelWriter
-from fusec.targets.triton.text.templates import template
 from fusec.targets.triton.text.writer import Writer
 
 # What the template itself calls its values, beside those of ``attention``.
@@ -47,21 +47,24 @@ def write(file: File, found: Attention) -> None:
     _Writer(file, found).write()
 
 
-class _Writer(AttentionWriter):
+class _Writer(AttentionWriter, TemplateParts):
+    template = "attention_warpgroups"
+
     def write(self) -> None:
         """Write the kernel, after the functions that it calls: what those take is known then."""
         file, found = self.file, self.found
+        self.product = found.product
         kernel = self.kernel(file.name)
         places = self.places(Block(kernel))
         self.place = [line.partition(" = ")[0] for line in places]
         self.context = self.facts(Block(kernel), places)
         self.pieces = self.statements(kernel)
         self.add_steps()
-        load = self.add("load", [*_TILES, *_BARRIERS, *_CONSTANTS])
-        attend = self.add("attend", ["half", *_TILES, *_BARRIERS, *_CONSTANTS])
+        load = self.add_part("load", [*_TILES, *_BARRIERS, *_CONSTANTS])
+        attend = self.add_part("attend", ["half", *_TILES, *_BARRIERS, *_CONSTANTS])
         self.context |= {
-            "first_half": _call(attend, "half", "0"),
-            "second_half": _call(attend, "half", "1"),
+            "first_half": call(attend, "half", "0"),
+            "second_half": call(attend, "half", "1"),
             "loaded": ", ".join(load),
         }
         self.fill_part(kernel, "kernel")
@@ -124,19 +127,19 @@ class _Writer(AttentionWriter):
     def add_steps(self) -> None:
         """Write the small functions: where a tile and a step lie, copies, weights."""
         name, place = self.file.name, self.place
-        start = self.add("start", ["step", "first", *place, "whole", "BLOCK_N"])
+        start = self.add_part("start", ["step", "first", *place, "whole", "BLOCK_N"])
         for which, step in (("zero", "0"), ("step", "step"), ("next", "step + 1")):
-            self.context[f"start_{which}"] = f"{name}_start({_call(start, 'step', step)})"
-        self.add("copy", ["tile", "place", "ALIGNED"])
-        self.add("announce", ["barrier"])
-        tile = self.add("tile", ["turn", "BLOCK_M", "BLOCK_N", "GROUP_H", "TURNS"])
+            self.context[f"start_{which}"] = f"{name}_start({call(start, 'step', step)})"
+        self.add_part("copy", ["tile", "place", "ALIGNED"])
+        self.add_part("announce", ["barrier"])
+        tile = self.add_part("tile", ["turn", "BLOCK_M", "BLOCK_N", "GROUP_H", "TURNS"])
         self.context["tile_call"] = f"{name}_tile({', '.join(tile)})"
         matches = (_ASSIGNED.match(line.text) for line in self.pieces["before"].lines)
         known = [match[1] for match in matches if match]
         given = ["score", "most", "total", "step", *place, "first", "whole", self.row_name, *known]
-        weigh = self.add("weigh", [*given, "BLOCK_N"])
+        weigh = self.add_part("weigh", [*given, "BLOCK_N"])
         self.context |= {
-            "weigh_first": _call(weigh, "step", "0"),
+            "weigh_first": call(weigh, "step", "0"),
             "weigh_step": ", ".join(weigh),
         }
 
@@ -152,29 +155,6 @@ class _Writer(AttentionWriter):
         own.writer.line(f"{name}_place = {address}", (load.source,))
         return own.writer
 
-    def add(self, part: str, wanted: list[str]) -> list[str]:
-        """Write a function that others call; return what it takes, in order.
-
-        Args:
-            part: Of the template.
-            wanted: What it takes if its text mentions it, beside pointers and sizes.
-        """
-        name = f"{self.file.name}_{part}"
-        kernel = self.kernel(name)
-        self.fill_part(kernel, part)
-        text = kernel.writer.text
-        pointers = [f"{p}_ptr" for p in self.file.parameters.values()]
-        names = [*pointers, *self.file.sizes.values(), *wanted]
-        taken = [each for each in dict.fromkeys(names) if mentions(text, each)]
-        fixed = [each for each in taken if each.isupper() or each == "half"]
-        plain = [each for each in taken if each not in fixed]
-        # constants last, as in every kernel
-        parameters, constants = ([(each, each) for each in part] for part in (plain, fixed))
-        self.file.functions.append(
-            Function(name, kernel.writer, [], parameters, constants, gluon=True, started=False)
-        )
-        return [*plain, *fixed]
-
     def save(self, kernel: KernelWriter, store: Store, value: str) -> None:
         """Write a store of a tile's rows: results line by line, not as products leave them."""
         if value == "result":
@@ -183,16 +163,6 @@ class _Writer(AttentionWriter):
             line = replace(self.row_dim(), index="line")
             kernel = replace(kernel, tile=self.tile(line, self.width_dim()))
         super().save(kernel, store, value)
-
-    def fill_part(self, kernel: KernelWriter, part: str) -> None:
-        """Write a function's body: a part of the template, with generated statements in it."""
-        text = template("attention_warpgroups").render({**self.context, "part": part})
-        self.insert_text(kernel, text, self.pieces, (self.found.product.source,))
-
-
-def _call(names: list[str], parameter: str, value: str) -> str:
-    """Return the arguments of a call: names as they are, but for one parameter."""
-    return ", ".join(value if name == parameter else name for name in names)
 
 
 __all__ = ["write"]

@@ -2,7 +2,8 @@
 
 ``with fusec.frozen():`` holds for the whole process, for as long as any thread is within it: a
 server enters it once, and the threads that answer requests are covered.  What would have to be
-compiled is a ``FrozenMiss``, which says what was asked for and what there is.
+compiled is a ``FrozenMiss``, which says what was asked for and what there is.  The native part of
+calls, which is built in the background, goes on being built where that began before.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from fusec.errors import FusecError
 
 _lock = threading.Lock()
 _depth = 0
+_this_thread = threading.local()
 _MOST_SHOWN = 8
 _MEND = "call it so once before it is frozen, or name this call in fusec.precompile"
 
@@ -82,8 +84,22 @@ def frozen() -> Iterator[None]:
 
 
 def is_frozen() -> bool:
-    """Whether nothing may be compiled now."""
+    """Whether nothing may be compiled now, which holds for every thread."""
     return _depth > 0
+
+
+@contextlib.contextmanager
+def begun_before() -> Iterator[None]:
+    """Let this thread end what it began before anything was frozen.
+
+    A server compiles, and is frozen a moment later: the native part of its calls, whose build the
+    first graph began in the background, would otherwise never be there.
+    """
+    _this_thread.may_compile = True
+    try:
+        yield
+    finally:
+        _this_thread.may_compile = False
 
 
 def refuse_if_frozen(what: str) -> None:
@@ -92,8 +108,8 @@ def refuse_if_frozen(what: str) -> None:
     Raises:
         FrozenMiss: It is so.
     """
-    if _depth:
+    if _depth and not getattr(_this_thread, "may_compile", False):
         raise FrozenMiss(what)
 
 
-__all__ = ["FrozenMiss", "Unfit", "frozen", "is_frozen", "refuse_if_frozen"]
+__all__ = ["FrozenMiss", "Unfit", "begun_before", "frozen", "is_frozen", "refuse_if_frozen"]

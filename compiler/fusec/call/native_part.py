@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+from fusec.freezing import FrozenMiss
 from fusec.toolchain.build import build
 from fusec.toolchain.children import Children
 
@@ -39,6 +40,9 @@ class NativePart(Generic[_Found]):
 
         Args:
             children: Has the compiler while it runs.
+
+        Raises:
+            FrozenMiss: Nothing may be compiled now, and it is not in the store: for another time.
         """
         with self._preparing:
             if self.found is not None or self.problem:
@@ -47,6 +51,8 @@ class NativePart(Generic[_Found]):
                 self.found = self._load(children)
             except KeyboardInterrupt:
                 self.problem = "the process ends"
+            except FrozenMiss:
+                raise
             except Exception as error:
                 # Calls cost more without it, and nothing else changes.
                 self.problem = f"{type(error).__name__}: {error}"

@@ -11,6 +11,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import torch
 from fusec.build.python_headers import python_flags, python_name
 from fusec.call import huge_pages as memory
 from fusec.call.native import capsule, products
+from fusec.freezing import FrozenMiss, begun_before, is_frozen
 from fusec.systems import this_system
 from fusec.toolchain.build import build
 from fusec.toolchain.children import Children
@@ -48,6 +50,7 @@ _thread: threading.Thread | None = None
 _types: NativeTypes | None = None
 _device_types: DeviceTypes | None = None
 _problem = ""
+_refused = False  # because nothing may be compiled: not for good
 _routed: set[type] = set()
 
 
@@ -81,19 +84,24 @@ def prepare_memory() -> None:
     global _memory_thread
     with _lock:
         if _memory_thread is None:
-            _memory_thread = _started("fusec-memory", memory.part.prepare, _children)
+            _memory_thread = _started("fusec-memory", _prepare_memory, not is_frozen())
 
 
 def prepare(*, awaited: bool = False) -> None:
     """Start building all of it, once a process, while other things are done.
 
+    What begins before compilation is frozen goes on.  What would begin while it is frozen takes
+    what the store has; where it has not all, a later call of this begins anew.
+
     Args:
         awaited: Whether somebody waits for it, so that it need not give way.
     """
-    global _thread
+    global _thread, _refused
     with _lock:
-        if _thread is None:
-            _thread = _started("fusec-native", _prepare, awaited)
+        again = _refused and not is_frozen()
+        if _thread is None or again:
+            _refused = False
+            _thread = _started("fusec-native", _prepare, awaited, not is_frozen())
 
 
 def types(*, wait: bool = False) -> NativeTypes | None:
@@ -173,24 +181,39 @@ def _end(thread: threading.Thread, process: int) -> None:
         thread.join(_END_SECONDS)
 
 
-def _prepare(awaited: bool) -> None:
-    global _types, _device_types, _problem
-    try:
+def _prepare_memory(may_compile: bool) -> None:
+    # Frozen: ``prepare`` asks for it again.
+    with suppress(FrozenMiss), begun_before() if may_compile else nullcontext():
         memory.part.prepare(_children)
-        if not awaited:
-            # This thread, and the compiler that it starts, give way to what somebody waits for.
-            this_system().give_way()
-        capsule.part.prepare(_children)
-        products.part.prepare(_children)
-        made = NativeTypes(*_load(_CALLS, "fusec_native_types")())
-        if torch.cuda.is_available():
-            _device_types = _load_device(made)
-        _types = made
+
+
+def _prepare(awaited: bool, may_compile: bool) -> None:
+    global _problem, _refused
+    try:
+        with begun_before() if may_compile else nullcontext():
+            _prepare_all(awaited)
+        _problem = ""
     except KeyboardInterrupt:
         _problem = "the process ends"
+    except FrozenMiss as error:
+        _problem, _refused = f"{type(error).__name__}: {error}", True
     except Exception as error:
         # Calls cost more without it, and nothing else changes.
         _problem = f"{type(error).__name__}: {error}"
+
+
+def _prepare_all(awaited: bool) -> None:
+    global _types, _device_types
+    memory.part.prepare(_children)
+    if not awaited:
+        # This thread, and the compiler that it starts, give way to what somebody waits for.
+        this_system().give_way()
+    capsule.part.prepare(_children)
+    products.part.prepare(_children)
+    made = NativeTypes(*_load(_CALLS, "fusec_native_types")())
+    if torch.cuda.is_available():
+        _device_types = _load_device(made)
+    _types = made
 
 
 def _load_device(made: NativeTypes) -> DeviceTypes:

@@ -146,7 +146,8 @@ class Backend:
         if reason or not self.builds:
             return graph
         modes = result_modes(module, captured.records)
-        leave_unasked(graph.compiled, module, compiler.joint)
+        if graph.compiled is not None:
+            leave_unasked(graph.compiled, module, compiler.joint)
         _take_shortcuts(graph, compiler, modes)
         native.prepare()  # not earlier: where it has to be built, that takes a compiler's time
         return graph.entry()

@@ -231,9 +231,10 @@ def _install(function: Any, unasked: UnaskedGradients) -> None:
 
 def autograd_functions(compiled: Callable[..., Any]) -> Iterator[Any]:
     """Yield AOTAutograd's class of autograd's functions from within its wrappers."""
-    waiting, seen = [compiled], set[int]()
+    waiting: list[Any] = [compiled]
+    seen = set[int]()
     while waiting:
-        each: Any = waiting.pop()
+        each = waiting.pop()
         if id(each) in seen:
             continue
         seen.add(id(each))

@@ -99,6 +99,8 @@ class CompiledCell:
         known = self.plan.breaks if self.plan is not None else ()
         skips = self.failures_so_far().skips if self.failures_so_far else ()
         found = dict.fromkeys([*known, *self._each("breaks"), *skips])
+        if not (self.graphs or skips):  # it breaks no graph, so that there is nothing to mend
+            return tuple(replace(b, hint="", expected=True) for b in found)
         # One that TorchDynamo cannot resume after says the same once more, and what follows of it.
         more = {(b.where, b.hint) for b in skips if b.where is not None}
         return tuple(b for b in found if b in skips or (b.where, b.hint) not in more)

@@ -108,6 +108,8 @@ class Session(KernelEdits):
                 while len(self._programs) > MOST_PROGRAMS:
                     _, old = self._programs.popitem(last=False)
                     self._drop(old)
+            elif entry.cell.plan is not None:
+                entry.cell.plan = entry.cell.plan.headed(header)
             self._programs.move_to_end(key)
             # Last in the order of `cells` is the cell that ran last.
             self.cells.pop(entry.cell.name, None)

@@ -128,3 +128,25 @@ def test_functions_show_the_calls_since_they_were_shown_last(session: Session) -
         one_size(cell, 2 * x.nbytes)
     one_size(cell, 2 * x.nbytes)  # shown again, without a call between
     assert len(cell.graphs) == 3
+
+
+def test_the_first_line_is_the_one_that_ran_last(session: Session) -> None:
+    def first(header: str) -> str:
+        session.namespace["x"] = torch.randn(640)
+        cell, program = session.prepare(BODY, CellOptions(name="c"), Frontend(), header)
+        session.run(cell, program)
+        cell.update(seconds=0.02)
+        return str(cell.summary().lines[0].text)
+
+    assert first("%%fuse --name c --edit") == "%%fuse --name c --edit"
+    graphs = session.cell("c").graphs
+    assert first("%%fuse -n c") == "%%fuse -n c"
+    assert session.cell("c").graphs == graphs, "nothing is compiled again"
+
+
+def test_python_alone_has_nothing_to_mend(session: Session) -> None:
+    cell = ran(session, "a = 3\nprint('hi')\n", torch.randn(3))
+    said = " ".join(cell.text().split())
+    assert "nothing here computes with tensors: the cell ran as plain Python" in said
+    assert "to mend it" not in said
+    assert "graph break" not in said

@@ -208,10 +208,12 @@ class BelowResult:
 
 def head_line(name: str, facts: CellFacts) -> str:
     """Say it all in a line: kernels, times, ratio, error; escaped HTML."""
-    states = [kernel.state for kernel in facts.kernels.values()]
+    states = [kernel.state for kernel in facts.latest.values()]
     changed = [f"{states.count(state)} {state}" for state in ("edited", "tuned") if state in states]
     kernels = words.count(len(states), "kernel")
     parts = [f"{kernels} ({', '.join(changed)})" if changed else kernels]
+    if facts.idle:
+        parts[0] += f", {len(facts.idle)} more of earlier inputs"
     eager, fused = facts.eager, facts.fused
     if eager:
         parts.append(f"eager {words.duration(eager.median)}")

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from fuselab.display import words
+from fuselab.display.pages.fusion import parts_of
+from fuselab.panel import workbench
 from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fuse_function import fuse
 from fuselab.session.fused_cell import FusedCell
@@ -150,3 +152,46 @@ def test_python_alone_has_nothing_to_mend(session: Session) -> None:
     assert "nothing here computes with tensors: the cell ran as plain Python" in said
     assert "to mend it" not in said
     assert "graph break" not in said
+
+
+def test_the_panel_counts_the_kernels_that_the_result_counts(session: Session) -> None:
+    # Two kernels of one kind of input, then one of another; the names of the first stay known.
+    body = "y = torch.tanh(x) * 2\nz = y.sum(0) if x.dtype == torch.float64 else x.cumsum(0)\n"
+    ran(session, body, torch.randn(64, 30))
+    cell = ran(session, body, torch.randn(64, 30, dtype=torch.float64))
+    idle = set(cell.kernels) - set(cell.latest_kernels)
+    assert idle
+    panel = workbench(cell)
+    panel._repr_mimebundle_()
+    try:
+        count = words.count(len(cell.latest_kernels), "kernel")
+        assert cell.text().startswith(f"c: {count}")
+        assert f"{count}, {len(idle)} more of earlier inputs" in visible(panel.head.value)
+        listed = {name: label for label, name in panel.kernels.choice.options}
+        assert list(listed) == [*cell.latest_kernels, *(n for n in cell.kernels if n in idle)]
+        assert {name for name, label in listed.items() if "of earlier inputs" in label} == idle
+        assert panel.bench.selected in cell.latest_kernels
+        shares = [label for name, label in listed.items() if name not in idle and "%" in label]
+        assert len(shares) == (len(cell.latest_kernels) if len(cell.latest_kernels) > 1 else 0)
+        names = [name for name, *_ in parts_of(cell)]
+        assert "of earlier inputs" not in names[0]
+        assert "of earlier inputs" in names[-1]
+        # One that somebody looks at stays, until another run leaves it; one with a draft stays.
+        panel.kernels.choice.value = old = min(idle)
+        panel.bench.look()
+        assert panel.bench.selected == old
+        ran(session, body, torch.randn(64, 30))
+        panel.bench.look()
+        assert panel.bench.selected == old
+        ran(session, body, torch.randn(64, 30, dtype=torch.float64))
+        panel.bench.look()
+        assert panel.bench.selected in cell.latest_kernels
+        ran(session, body, torch.randn(64, 30))
+        panel.bench.look()
+        panel.kernels.choice.value = old
+        panel.bench.set_draft(old, "// a draft")
+        ran(session, body, torch.randn(64, 30, dtype=torch.float64))
+        panel.bench.look()
+        assert panel.bench.selected == old
+    finally:
+        panel.close()

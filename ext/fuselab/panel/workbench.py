@@ -118,7 +118,10 @@ class Workbench(widgets.VBox):
     def live(self, **kwargs: Any) -> dict[str, Any]:
         """Return the live view alone, up to date."""
         self.bench.look()
-        self.bench.changed()
+        with self.bench.state:
+            if not self.bench.activity:
+                self.bench.say("")  # it was about what somebody did before this run
+            self.bench.changed()
         self.kernels.show()
         # What is made of a tab that was opened before is not up to date any more. The rest waits
         # until the page has drawn this, and somebody comes near: see ``tabs/prebuild.py``.

@@ -293,7 +293,7 @@ class Session(KernelEdits):
                 draw = lambda run: drawing.draw(run)[0]  # noqa: E731
         job = TuningJob(kernel, budget, self.lock, draw)
         if shown is not None:
-            progress = lambda run: shown.show(run, job.picture)  # noqa: E731
+            progress = lambda run: job.show(run, shown.show)  # noqa: E731
         try:
             job.wait(progress)
         except KeyboardInterrupt:

@@ -327,7 +327,7 @@ class TestLine:
             run(shell, "%fuse --quit x")
 
     def test_what_takes_no_options_says_so(self, shell):
-        with pytest.raises(UsageError, match="^%fuse_kernels takes no options: leave out --all$"):
+        with pytest.raises(UsageError, match=r"^%fuse_kernels takes no options: leave out --all$"):
             run(shell, "%fuse_kernels --all")
 
 

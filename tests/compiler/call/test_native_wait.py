@@ -1,4 +1,4 @@
-"""The native part of calls is waited for once, and is built in time where others have the machine."""
+"""The native part of calls is waited for once, and is built where others have the machine."""
 
 from __future__ import annotations
 

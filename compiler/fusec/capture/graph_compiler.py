@@ -38,6 +38,7 @@ from fusec.capture.number_restarts import (
     looking_for_numbers,
 )
 from fusec.capture.shared_inputs import sharing_elements
+from fusec.capture.unasked import JointGradients, joint_gradients
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
 from fusec.devices import GPU, is_gpu
@@ -120,6 +121,7 @@ class GraphCompiler:
         self.records = torch.is_grad_enabled()
         self.partition: tuple[Stage, ...] = ()
         self.returned: int | None = None  # by the forward part of a joint graph, to its caller
+        self.joint = JointGradients()
         # All of the graph, if it can be called by itself.
         self.direct: CompiledPart | None = None
         self.forward: CompiledPart | None = None  # the part of a joint graph that calls run
@@ -154,6 +156,7 @@ class GraphCompiler:
         started = time.perf_counter()
         results = given["num_fwd_outputs"]
         inline_regions(joint)
+        self.joint = joint_gradients(joint, results)
         self._run_passes(GraphForm.JOINT, joint, results=results)
         with functorch_config.patch(cse=False):  # torch's own pass imports TorchInductor
             forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)

@@ -172,7 +172,7 @@ class Prediction(Sectioned):
 
 def size_text(count: int) -> str:
     """Return a number of bytes for a reader; what depends on a size says so."""
-    return bytes_text(count) if count >= 0 else "as many bytes as sizes say"
+    return bytes_text(count) if count >= 0 else "a size-dependent number of bytes"
 
 
 def _total(counts: Sequence[int]) -> int:

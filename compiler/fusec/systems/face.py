@@ -240,6 +240,10 @@ class System:
         """
         return 0
 
+    def processor_seconds(self, process: int) -> float | None:
+        """Return for how long a process has had processors, all its threads; None if unknown."""
+        return None
+
     def ignore_interrupts(self) -> None:
         """Let this process not be ended from the terminal."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -12,6 +12,7 @@ import platform
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ _STACK_LEFT, _STACK_FILLED = 1 << 10, 1 << 18
 _X86_LONGEST = 15  # bytes of an instruction
 _REFUSED = 128  # SI_KERNEL: the processor did not even try the access
 _BEHIND = 15
+# The clock of a process, as clock_getcpuclockid(3) makes it of its number: CPUCLOCK_SCHED.
+_CLOCK_BITS, _SCHEDULED = 3, 2
 
 # Two equal names are the same library to the loader, and descriptors are used again, so every
 # name is spelled in its own way: slashes repeated count the loads.
@@ -100,6 +103,13 @@ class Linux(Posix):
         except OSError:
             return None
         return int(fields[19])
+
+    def processor_seconds(self, process: int) -> float | None:
+        """Return for how long a process has had processors, by its own clock."""
+        try:
+            return time.clock_gettime(~process << _CLOCK_BITS | _SCHEDULED)
+        except OSError:
+            return None
 
     def processors(self) -> int:
         """Return on how many processors this process may run."""

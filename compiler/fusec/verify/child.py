@@ -294,6 +294,9 @@ def _endured(
             area.copy_from(source + operand.offset)
     updated = [(o, a) for o, a in zip(operands, areas, strict=True) if o.role == "inout"]
 
+    def alive() -> None:
+        _say(report, {"alive": True})
+
     def restore() -> None:
         for operand, area in updated:
             area.copy_from(source + operand.offset)
@@ -308,12 +311,14 @@ def _endured(
         restore if updated else None,
         log=1,
         proceed=lambda: gate is None or bool(os.read(gate, 1)),
+        alive=alive,
     )
     if "problem" in found:
         return {"result": found}
     # Other values, where the earlier ones were; then in memory as the notebook has it.
     latest = [TensorSpec.read(a) for a in last["arguments"]]
     for ordinary in (False, True):
+        alive()
         if ordinary:
             # In place of the first ones: of large tensors there is no room for a third copy.
             _release(areas)

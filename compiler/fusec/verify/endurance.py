@@ -36,6 +36,8 @@ _PRINTED = 1 << 14
 # Calls with nothing in between, and how long they may take.
 _BURST = 250
 _BURST_SECONDS = 0.05
+# How long nothing is heard of it, where one call takes less.
+_QUIET = 0.1
 # The calls without timing stop after so long.
 _LONG = 1.0
 
@@ -47,6 +49,7 @@ def endure(
     restore: Callable[[], None] | None,
     log: int,
     proceed: Callable[[], bool] = lambda: True,
+    alive: Callable[[], object] = lambda: None,
 ) -> Message:
     """Call a candidate many times, look at what it leaves, and time it where that is asked for.
 
@@ -57,6 +60,7 @@ def endure(
         restore: Puts back what a call has updated.
         log: The file that standard output goes to.
         proceed: Asked before anything is timed; waits until nothing else keeps the machine busy.
+        alive: Told after a few calls, or some time of them, that they come back.
 
     Returns:
         ``calls``, ``timed``, and ``problem`` where there is one.
@@ -64,7 +68,7 @@ def endure(
     threads = int(body["threads"])
     torch.set_num_threads(threads)
     before, tasks = state.snapshot(), this_system().task_count()
-    counted = _Counted(call, restore)
+    counted = _Counted(call, restore, _NowAndThen(alive))
     problem = _many(counted, log)
     changed = problem or state.changes(before, threads=threads, tasks=tasks)
     if changed:
@@ -74,7 +78,7 @@ def endure(
     if asked and generated is not None and proceed():
         # The calls that are timed are of those that it has to survive.
         deadline = time.perf_counter() + asked["seconds"]
-        timed = _timed(asked, counted.bare, generated, restore)
+        timed = _timed(asked, counted, generated)
         while counted.calls < asked["calls"] and time.perf_counter() < deadline:
             counted()
         changed = state.changes(before, threads=threads, tasks=tasks)
@@ -126,6 +130,21 @@ def burst(
     return None
 
 
+class _NowAndThen:
+    """Something that is done only where it was not done for a while."""
+
+    def __init__(self, do: Callable[[], object]) -> None:
+        self.do, self.done = do, time.perf_counter()
+
+    def __call__(self) -> bool:
+        """Return false, so that whoever asks whether to stop goes on."""
+        now = time.perf_counter()
+        if now - self.done > _QUIET:
+            self.done = now
+            self.do()
+        return False
+
+
 class _Counted:
     """A call that counts itself.
 
@@ -133,13 +152,20 @@ class _Counted:
         calls: How often it was made.
     """
 
-    def __init__(self, call: Callable[[], int], restore: Callable[[], None] | None) -> None:
+    def __init__(
+        self,
+        call: Callable[[], int],
+        restore: Callable[[], None] | None,
+        alive: Callable[[], bool],
+    ) -> None:
         self.call, self.restore, self.calls = call, restore, 0
+        self.alive = alive
 
     def __call__(self) -> None:
         if self.restore is not None:
             self.restore()
         self.bare()
+        self.alive()
 
     def bare(self) -> None:
         """Call without putting anything back."""
@@ -202,19 +228,20 @@ def _amount(size: int) -> str:
     return f"{size} bytes"
 
 
-def _timed(
-    asked: Message,
-    call: Callable[[], object],
-    generated: Callable[[], object],
-    restore: Callable[[], None] | None,
-) -> dict[str, Any]:
-    calls: dict[str, Callable[[], object]] = {"candidate": call, "generated": generated}
+def _timed(asked: Message, counted: _Counted, generated: Callable[[], object]) -> dict[str, Any]:
+    calls: dict[str, Callable[[], object]] = {"candidate": counted.bare, "generated": generated}
     half = int(asked["copied"])
     if half:
         origin = torch.zeros(half, dtype=torch.uint8)
         target = torch.ones_like(origin)
         calls["copy"] = functools.partial(target.copy_, origin)
-    found = interleave(calls, seconds=asked["seconds"], before=restore, precision=PRECISION)
+    found = interleave(
+        calls,
+        seconds=asked["seconds"],
+        before=counted.restore,
+        precision=PRECISION,
+        stop=counted.alive,
+    )
     return {name: asdict(timing) for name, timing in found.items()}
 
 

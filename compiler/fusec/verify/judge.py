@@ -34,6 +34,8 @@ _QUICKLY_JUDGED = 64 << 20
 # single run may take that takes at the very most.
 _CALLS = 6000
 _ENDURANCE = 3.0
+# Between two signs of life there are no more calls than this, or a tenth of a second of them.
+_FEW_CALLS = 6.0
 
 Ran = Sequence[tuple[ReferencedCase, RunResult]]
 
@@ -136,6 +138,7 @@ class Judge:
                 cases=[trial.case] if like is trial else [trial.case, like.case],
                 # Some dozen calls, and the timing.
                 timeout=_ENDURANCE * self.candidate.limit(trial) + seconds,
+                busy=self.candidate.busy(trial, _FEW_CALLS),
                 threads=self.candidate.threads,
                 generated=generated,
                 seconds=seconds,

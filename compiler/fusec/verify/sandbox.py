@@ -77,6 +77,7 @@ def run_candidate(
     tensors: Sequence[torch.Tensor],
     sizes: Sequence[int] = (),
     timeout: float = 5.0,
+    busy: float | None = None,
     threads: int | None = None,
 ) -> RunResult:
     """Run a candidate in a worker on one set of inputs; see ``run_cases``."""
@@ -88,6 +89,7 @@ def run_candidate(
         library=library,
         cases=[Case(tuple(tensors), tuple(sizes))],
         timeout=timeout,
+        busy=busy,
         threads=threads,
     )[0]
 
@@ -103,6 +105,7 @@ def run_cases(
     timeout: float = 5.0,
     threads: int | None = None,
     step: float | None = None,
+    busy: float | None = None,
     chosen_worker: Worker | None = None,
     margin: int | None = None,
     sample: tuple[int, int] | None = None,
@@ -121,6 +124,8 @@ def run_cases(
         timeout: Seconds that all runs on one case together may take.
         threads: The most threads to run with; torch's number, and at least two, by default.
         step: Seconds that one run may take; as ``timeout`` by default.
+        busy: Seconds of processors that one run may use up, where the system says how many it
+            does; any by default. Not for devices.
         chosen_worker: Who runs them on a device; the usual one by default.
         margin: Bytes round each operand on a device; many by default.
         sample: Of an interpreted kernel's programs no more than so many run, chosen by a seed.
@@ -166,6 +171,7 @@ def run_cases(
             "modules": list(chosen.worker_imports) if device in chosen.interprets else [],
             "timeout": limit,
             "step": step or timeout,
+            "busy": busy,
             "body": place,
         }
         # A device's worker says when each run is over.
@@ -230,6 +236,7 @@ def endure(
     library: Path | None,
     cases: Sequence[Case],
     timeout: float,
+    busy: float | None = None,
     threads: int | None = None,
     generated: KernelText | None = None,
     seconds: float = 0.0,
@@ -249,6 +256,7 @@ def endure(
             be like the first, at the addresses of the first, and then in ordinary memory; these
             results are returned.
         timeout: Seconds that all of it may take.
+        busy: Seconds of processors that some calls may use up; see ``run_cases``.
         threads: The threads to call it with.
         generated: The generated kernel, to time beside it; None to time nothing.
         seconds: For the timing.
@@ -285,6 +293,7 @@ def endure(
             "modules": [],
             "timeout": timeout,
             "step": timeout,
+            "busy": busy,
             "body": place,
         }
         files = (data_file, result_file) if gate is None else (data_file, result_file, gate)

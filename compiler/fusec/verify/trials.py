@@ -46,15 +46,16 @@ class References:
     Attributes:
         hard: Whether the generated kernel, too, is off here; None until somebody finds out.
         seconds: How long eager took, operator by operator.
+        processor: For how much of that time the thread that called it had a processor.
     """
 
     def __init__(self, case: Case, interpret: Interpret) -> None:
         self.hard: bool | None = None
         self.case = case
         self.interpret = interpret
-        started = time.perf_counter()
+        started, used = time.perf_counter(), time.thread_time()
         self.eager = tuple(interpret(case.tensors, case.sizes, None))
-        self.seconds = time.perf_counter() - started
+        self.seconds, self.processor = time.perf_counter() - started, time.thread_time() - used
         self._right: list[tuple[bytes, bool, tuple[OutputError, ...]]] = []
 
     @functools.cached_property

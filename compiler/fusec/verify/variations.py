@@ -79,7 +79,7 @@ def lengthened(case: Case, signature: Signature, loops: Sequence[Expr]) -> Case 
     if not case.sizes or not 2 <= case.sizes[-1] < _LONG:
         return None
     sizes = [*(min(other, _SHORT) for other in case.sizes[:-1]), _LONG]
-    counts = _evaluated(loops, dict(zip(signature.sizes, sizes, strict=True)))
+    counts = evaluated(loops, dict(zip(signature.sizes, sizes, strict=True)))
     if counts is None or math.prod(counts) > _MOST_POINTS:
         return None
     return with_sizes(case, signature, sizes)
@@ -126,7 +126,7 @@ def _other(size: int, *, larger: bool) -> int:
 def _resized(
     argument: Argument, tensor: torch.Tensor, named: Mapping[str, int]
 ) -> torch.Tensor | None:
-    shape, strides = _evaluated(argument.shape, named), _evaluated(argument.strides, named)
+    shape, strides = evaluated(argument.shape, named), evaluated(argument.strides, named)
     if shape is None or strides is None or min((*shape, *strides), default=0) < 0:
         return None
     extent = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if n)
@@ -144,7 +144,8 @@ def _resized(
     return made
 
 
-def _evaluated(exprs: Sequence[Expr], named: Mapping[str, int]) -> tuple[int, ...] | None:
+def evaluated(exprs: Sequence[Expr], named: Mapping[str, int]) -> tuple[int, ...] | None:
+    """Return what expressions are for given sizes; None where they hang on something else."""
     found = []
     for expr in exprs:
         if any(symbol.name not in named for symbol in expr.symbols()):
@@ -156,4 +157,4 @@ def _evaluated(exprs: Sequence[Expr], named: Mapping[str, int]) -> tuple[int, ..
     return tuple(found)
 
 
-__all__ = ["lengthened", "repeated", "resized", "with_sizes"]
+__all__ = ["evaluated", "lengthened", "repeated", "resized", "with_sizes"]

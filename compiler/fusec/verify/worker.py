@@ -26,6 +26,10 @@ from fusec.verify.protocol import Message, receive, send
 # How often to look whether the parent is still there; closing the socket is the usual sign.
 _HEARTBEAT = 5.0
 _LOG_SHOWN = 4000
+# How often to look for how long a candidate has had processors, and how long it has to be silent
+# at least: many threads use up any such time at once.
+_LOOK = 0.1
+_SILENT = 0.4
 
 
 @dataclass
@@ -69,6 +73,10 @@ class Spare:
         theirs.close()
         os.close(writing)
         return cls(pid, mine, reading, log)
+
+    def seconds_so_far(self) -> float:
+        """Return for how long it has had processors by now; 0.0 where the system does not say."""
+        return this_system().processor_seconds(self.pid) or 0.0
 
     def end(self) -> int:
         """Kill it and what it started; return its exit status, or minus the signal's number."""
@@ -152,7 +160,11 @@ class Zygote:
                 child = Spare.fork((self.sock,))
                 send(child.sock, request, descriptors)
             lines, ended = _watch(
-                self.sock, child.report, started + request["timeout"], request["step"]
+                self.sock,
+                child,
+                started + request["timeout"],
+                request["step"],
+                request.get("busy"),
             )
             log = os.pread(child.log, _LOG_SHOWN, 0).decode(errors="replace")
         finally:
@@ -180,15 +192,28 @@ def _read(library: str) -> Message:
 
 
 def _watch(
-    sock: socket.socket, reading: int, deadline: float, step: float
+    sock: socket.socket, child: Spare, deadline: float, step: float, busy: float | None
 ) -> tuple[list[Message], str]:
-    """Collect the child's lines until its result, its end, the deadline, or a silence of a step."""
-    buffer = b""
-    silent = time.monotonic() + step
+    """Collect the child's lines until its result, its end, or one of the limits.
+
+    Args:
+        sock: The parent's end.
+        child: It runs.
+        deadline: When all of it has to be over.
+        step: Seconds that it may be silent.
+        busy: Seconds of processors that it may use up in silence; None for any.
+    """
+    reading, buffer = child.report, b""
+    spoke, used = time.monotonic(), child.seconds_so_far()
     while True:
-        left = min(deadline, silent) - time.monotonic()
+        now = time.monotonic()
+        left = min(deadline, spoke + step) - now
         if left <= 0:
             return _lines(buffer), "timeout"
+        if busy is not None:
+            left = min(left, _LOOK)
+            if now - spoke > _SILENT and child.seconds_so_far() - used > busy:
+                return _lines(buffer), "timeout"
         ready, _, _ = select.select([reading, sock.fileno()], [], [], left)
         if sock.fileno() in ready:
             # Nothing is sent while a candidate runs: the parent closed its end.
@@ -196,7 +221,7 @@ def _watch(
         if reading in ready:
             block = os.read(reading, 1 << 16)
             buffer += block
-            silent = time.monotonic() + step
+            spoke, used = time.monotonic(), child.seconds_so_far()
             if not block:
                 return _lines(buffer), "ended"
 

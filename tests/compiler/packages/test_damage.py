@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from fusec.packages.runtime import PackageError, load
-from fusec.packages.runtime.archive import is_name, read_archive, unpack, write_archive
+from fusec.packages.runtime.archive import FORMAT, is_name, read_archive, unpack, write_archive
 from fusec.packages.runtime.json_text import canonical, parse
 from fusec.packages.runtime.weights import read_safetensors
 
@@ -159,7 +159,7 @@ def test_a_manifest_with_a_right_hash_must_still_mean_something(tmp_path):
         (b'"a.json"', b'"../a.j"'),
         (b'"size": 3', b'"size": 4'),
         (b'"size": 3', b'"size":-3'),
-        (b'"format": 1', b'"format": 9'),
+        (f'"format": {FORMAT}'.encode(), b'"format": 9'),
         (b'"name": "tiny"', b'"name": "tinz"'),
     ):
         begin = good.find(b"{")

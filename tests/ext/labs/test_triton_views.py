@@ -77,6 +77,22 @@ def test_machine_code_stands_beside_its_lines() -> None:
     assert ">PTX</th>" in code._repr_mimebundle_()["text/html"]
 
 
+def test_what_a_sum_becomes_stands_beside_the_sum() -> None:
+    """``tl.sum`` is a function in a file of Triton's own, with lines of its own."""
+    summed = RIGHT.replace("    tl.store", "    s = tl.sum(v, 0)\n    tl.store").replace(
+        "2 * v", "s * v"
+    )
+    given = torch.empty(40), torch.empty(40)
+    # The second one is Triton's cache's: its file has the first cell's name.
+    _, code = (machine_code(defined(summed + end)["double"], *given) for end in ("", "# again\n"))
+    by_line = {each.text.strip(): each for each in code.lines}
+    sums = by_line["s = tl.sum(v, 0)"]
+    assert any("shfl" in text for text in sums.ptx)
+    assert any("SHFL" in text for text in sums.sass)
+    others = [each for text, each in by_line.items() if "tl.sum" not in text]
+    assert not any("SHFL" in text for each in others for text in each.sass)
+
+
 def test_mistakes_are_said() -> None:
     space = defined(CHEATS["refused by Triton"][0])
     with pytest.raises(CompileError, match="power of 2"):

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from .arrays import Arrays
+from .consistency import require_inputs, require_order, views_of
 from .errors import CannotRun, KernelStopped
 from .expressions import evaluate
+from .guards import Guard
 from .layout import Native, Operator, Started, StoredProgram, View
 from .library import Library
 from .structure import Builder
@@ -24,6 +26,7 @@ class Launch:
 
     Args:
         program: The program.
+        guards: What its arguments are, of which calls were asked.
         sizes: By name.
         arrays: Whose tensors it runs on.
         weights: The package's.
@@ -36,6 +39,7 @@ class Launch:
     def __init__(
         self,
         program: StoredProgram,
+        guards: Sequence[Guard],
         sizes: Mapping[str, int],
         arrays: Arrays,
         weights: Sequence[Any],
@@ -51,6 +55,8 @@ class Launch:
                 f"{program.name} needs torch: {'; '.join(program.needs_torch)}",
                 "load it with fusec.load, where torch is",
             )
+        require_inputs(program, guards, sizes)
+        require_order(program, steps)
         self.program = program
         self.arrays = arrays
         self.threads = threads
@@ -315,15 +321,8 @@ def _last_uses(program: StoredProgram, steps: Sequence[Any]) -> list[list[int]]:
 def _used(step: Any) -> set[int]:
     if isinstance(step, (Native, Started)):
         return set(step.buffers)
-    found = {number for number in step.outputs if number is not None}
-    pending = [*step.arguments, *step.keywords.values()]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, View):
-            found.add(each.buffer)
-        elif isinstance(each, list):
-            pending += each
-    return found
+    made = {number for number in step.outputs if number is not None}
+    return made | views_of([*step.arguments, *step.keywords.values()])
 
 
 __all__ = ["Launch"]

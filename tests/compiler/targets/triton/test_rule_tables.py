@@ -31,7 +31,11 @@ from fusec.targets.triton.text.block import is_often_zero
 from fusec.targets.triton.text.expressions import number
 from fusec.targets.triton.text.kernel_writer import KernelWriter
 from fusec.targets.triton.toolchain import packed_kernel
-from fusec.targets.triton.toolchain.lines import ptx_by_line, sass_by_line
+from fusec.targets.triton.toolchain.lines import (
+    placed_texts,
+    ptx_by_line,
+    sass_by_line,
+)
 from fusec.targets.triton.toolchain.watched_run import collecting
 from support.decisions import runs
 from support.triton_bodies import F32, at, axes, buffer
@@ -319,6 +323,8 @@ def test_what_is_zero_where_a_condition_does_not_hold() -> None:
 
 def test_instructions_by_line() -> None:
     ptx = """
+    .file 1 "/tmp/kernel.py"
+    .file 2 "/tmp/triton/language/standard.py"
     .reg .b32 %r<4>;
     mov.u32 %r1, 1;
     .loc 1 12 4   // kernel.py:12
@@ -327,13 +333,15 @@ def test_instructions_by_line() -> None:
     $L__BB0:
     .loc 1 13 8
     add.s32 %r3, %r2, 1;
+    .loc 2 12 8
+    add.s32 %r3, %r3, 5;
     .loc 1 12 4
     st.global [%rd1], %r3;
     .section .debug_info
     .loc 1 14 4
     ret;
     """
-    assert ptx_by_line(ptx) == {
+    assert ptx_by_line(ptx, "kernel.py") == {
         12: ["ld.global %r2, [%rd1];", "st.global [%rd1], %r3;"],
         13: ["add.s32 %r3, %r2, 1;"],
     }
@@ -346,8 +354,10 @@ def test_instructions_by_line() -> None:
         /*0030*/              @!P0 IADD3 R3, R2, 0x1, RZ ;
     .L_x_0:
         /*0040*/                   EXIT ;
+    //## File "/tmp/triton/language/standard.py", line 12
+        /*0050*/                   SHFL.BFLY PT, R2, R3 ;
     """
-    assert sass_by_line(sass) == {
+    assert sass_by_line(placed_texts(sass, "kernel.py")) == {
         12: ["LDG.E R2, [R2.64]"],
         13: ["@!P0 IADD3 R3, R2, 0x1, RZ", "EXIT"],
     }

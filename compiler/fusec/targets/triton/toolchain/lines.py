@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from fusec.errors import FusecError
 from fusec.targets.triton.toolchain.cross_compile import compile_start, triton_cache
 from fusec.targets.triton.toolchain.interpret import compiling
 from fusec.targets.triton.toolchain.starts import RecordedStart, gpu_target
+
+# Who calls what stands at a ``.loc``: ``@[ FILE:LINE:COLUMN``, and names of files may hold spaces.
+_CALLER = re.compile(r"@\[ (?:(?!@\[ ).)+?:(\d+):(\d+)(?= )")
 
 
 @dataclass(frozen=True)
@@ -32,15 +36,19 @@ class CompiledLine:
     sass: tuple[str, ...]
 
 
-def ptx_by_line(ptx: str) -> dict[int, list[str]]:
-    """Return the instructions of a PTX text by the line that ``.loc`` names."""
-    found: dict[int, list[str]] = {}
-    current = 0
+def ptx_by_line(ptx: str, file: str) -> dict[int, list[str]]:
+    """Return the instructions of a PTX text by the kernel's line that ``.loc`` names.
+
+    Args:
+        ptx: The text.
+        file: The name of the kernel's file; instructions of other files are left out.
+    """
+    known, found, current = _file_number(ptx, file), dict[int, list[str]](), 0
     for raw in ptx.splitlines():
         line = " ".join(raw.split("//")[0].split())
-        place = re.match(r"\.loc \d+ (\d+)", line)
+        place = re.match(r"\.loc (\d+) (\d+)", line)
         if place:
-            current = int(place[1])
+            current = int(place[2]) if known in (None, place[1]) else 0
         elif current and line.endswith(";") and not line.startswith("."):
             found.setdefault(current, []).append(line)
         elif line.startswith(".section"):
@@ -48,18 +56,34 @@ def ptx_by_line(ptx: str) -> dict[int, list[str]]:
     return found
 
 
-def sass_by_line(listing: str) -> dict[int, list[str]]:
-    """Return the instructions of a disassembly by the line that it names."""
+def sass_by_line(placed: Mapping[int, tuple[str, int]]) -> dict[int, list[str]]:
+    """Return the instructions of a binary by their line; no-operations are left out.
+
+    Args:
+        placed: What ``placed_texts`` returned.
+    """
     found: dict[int, list[str]] = {}
-    current = 0
-    for line in listing.splitlines():
-        place = re.search(r'//## File ".*", line (\d+)', line)
-        match = re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", line)
-        if place:
-            current = int(place[1])
-        elif match and current and match[1] != "NOP":
-            found.setdefault(current, []).append(match[1])
+    for instruction, line in placed.values():
+        if line and operation_of(instruction) != "NOP":
+            found.setdefault(line, []).append(instruction)
     return found
+
+
+def kernel_file(ptx: str) -> str:
+    """Return the name of the kernel's file in a PTX text; empty if it names none.
+
+    It need not be that of the kernel at hand: Triton's cache returns what was compiled of the same
+    kernel in another cell.
+    """
+    place = re.search(r"^\s*\.loc\s+(\d+)", ptx[max(0, ptx.find(".entry")) :], re.MULTILINE)
+    name = place and re.search(rf'^\s*\.file\s+{place[1]}\s+"(.*)"', ptx, re.MULTILINE)
+    return name[1].replace("\\", "/").split("/")[-1] if name else ""
+
+
+def _file_number(ptx: str, file: str) -> str | None:
+    """Return the number that a PTX text gives a file; None if it does not name it."""
+    known = re.search(rf'^\s*\.file\s+(\d+)\s+"(?:.*[/\\])?{re.escape(file)}"', ptx, re.MULTILINE)
+    return known[1] if known else None
 
 
 def own_lines(ptx: str, file: str) -> str:
@@ -72,16 +96,16 @@ def own_lines(ptx: str, file: str) -> str:
         ptx: The text.
         file: The name of the kernel's file.
     """
-    known = re.search(rf'^\s*\.file\s+(\d+)\s+"(?:.*[/\\])?{re.escape(file)}"', ptx, re.MULTILINE)
+    known = _file_number(ptx, file)
     if known is None:
         return ptx
     found = []
     for line in ptx.splitlines():
         place = re.match(r"(\s*\.loc\s+)\d+(\s+)\d+\s+\d+", line)
-        callers = re.findall(r"@\[ [^\s\]]+:(\d+):(\d+)", line)
+        callers = _CALLER.findall(line)
         if place and callers:
             number, column = callers[-1]  # the outermost: the kernel
-            line = f"{place[1]}{known[1]}{place[2]}{number} {column}"
+            line = f"{place[1]}{known}{place[2]}{number} {column}"
         found.append(line)
     return "\n".join(found) + "\n"
 
@@ -93,6 +117,11 @@ def placed_instructions(listing: str, file: str) -> dict[int, tuple[str, int]]:
         listing: What ``nvdisasm -g`` says of one kernel.
         file: The kernel's file; an instruction of another one has line 0.
     """
+    return _operations(placed_texts(listing, file))
+
+
+def placed_texts(listing: str, file: str) -> dict[int, tuple[str, int]]:
+    """Return what ``placed_instructions`` does, each instruction whole."""
     found: dict[int, tuple[str, int]] = {}
     line = 0
     for text in listing.splitlines():
@@ -101,8 +130,12 @@ def placed_instructions(listing: str, file: str) -> dict[int, tuple[str, int]]:
         if place:
             line = int(place[2]) if place[1].replace("\\", "/").split("/")[-1] == file else 0
         elif match:
-            found[int(match[1], 16)] = operation_of(match[2]), line
+            found[int(match[1], 16)] = match[2], line
     return found
+
+
+def _operations(placed: Mapping[int, tuple[str, int]]) -> dict[int, tuple[str, int]]:
+    return {place: (operation_of(text), line) for place, (text, line) in placed.items()}
 
 
 def operation_of(instruction: str) -> str:
@@ -112,10 +145,7 @@ def operation_of(instruction: str) -> str:
 
 
 def instruction_lines(ptx: str, cubin: bytes, file: str) -> dict[int, tuple[str, int]]:
-    """Return each instruction of a binary, with the kernel's line that it is of.
-
-    The PTX is assembled once more with the kernel's own lines; where that makes other code, the
-    binary's lines count.
+    """Return each instruction's operation, with the kernel's line that it is of.
 
     Args:
         ptx: What the binary was made of.
@@ -125,9 +155,18 @@ def instruction_lines(ptx: str, cubin: bytes, file: str) -> dict[int, tuple[str,
     Raises:
         FusecError: The tools that Triton ships fail.
     """
+    return _operations(_instructions_of(ptx, cubin, file))
+
+
+def _instructions_of(ptx: str, cubin: bytes, file: str) -> dict[int, tuple[str, int]]:
+    """Return each instruction of a binary, with the kernel's line that it is of.
+
+    The PTX is assembled once more with the kernel's own lines; where that makes other code, the
+    binary's lines count.
+    """
     from triton import knobs
 
-    given = placed_instructions(disassembled(cubin), file)
+    given = placed_texts(disassembled(cubin), file)
     target = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)
     if target is None:
         return given
@@ -142,10 +181,10 @@ def instruction_lines(ptx: str, cubin: bytes, file: str) -> dict[int, tuple[str,
         )
         if done.returncode:
             return given
-        own = placed_instructions(disassembled(made.read_bytes()), file)
-    same = {place: operation for place, (operation, _) in own.items()} == {
-        place: operation for place, (operation, _) in given.items()
-    }
+        own = placed_texts(disassembled(made.read_bytes()), file)
+    same = [(place, operation_of(text)) for place, (text, _) in own.items()] == [
+        (place, operation_of(text)) for place, (text, _) in given.items()
+    ]
     return own if same else given
 
 
@@ -188,8 +227,10 @@ def machine_code(
     """
     with compiling(), triton_cache():
         compiled = compile_start(start, gpu_target(gpu), namespace, path)
-    ptx = ptx_by_line(compiled.asm["ptx"])
-    sass = sass_by_line(disassembled(compiled.asm["cubin"]))
+    text = compiled.asm["ptx"]
+    file = kernel_file(text)
+    ptx = ptx_by_line(own_lines(text, file), file)
+    sass = sass_by_line(_instructions_of(text, compiled.asm["cubin"], file))
     first = start.function.starting_line_number
     return [
         CompiledLine(number, text.rstrip(), tuple(ptx.get(number, ())), tuple(sass.get(number, ())))
@@ -201,9 +242,11 @@ __all__ = [
     "CompiledLine",
     "disassembled",
     "instruction_lines",
+    "kernel_file",
     "machine_code",
     "own_lines",
     "placed_instructions",
+    "placed_texts",
     "ptx_by_line",
     "sass_by_line",
 ]

@@ -100,7 +100,8 @@ class FusedCell(MeasuredCell):
         if self.plan is not None:
             yield from self.plan.notes
             broken = any(not each.expected for each in self.breaks)
-            if not (self.graphs or self.pending or broken or self.fallbacks or self.stopped):
+            failed = broken or self.fallbacks or self.stopped or self.replanned
+            if not (self.graphs or self.pending or failed):
                 yield "nothing here computes with tensors: the cell ran as plain Python"
         if self.stopped:
             figures = "; figures are of what ran before" if self.graphs else ""

@@ -140,7 +140,7 @@ class Session(KernelEdits):
         if [s.kind for s in plan.segments] == [s.kind for s in program.plan.segments]:
             return  # the loop is in a function that the cell calls
         program.replan(plan)
-        cell.plan = plan
+        cell.plan, cell.replanned = plan, True
         where = ", ".join(str(line) for line in sorted(lines))
         cell.notes.append(
             f"a loop breaks the graph (line {where}) and ran in eager;"

@@ -154,6 +154,21 @@ def test_python_alone_has_nothing_to_mend(session: Session) -> None:
     assert "graph break" not in said
 
 
+def test_a_loop_that_breaks_is_no_python_alone(session: Session) -> None:
+    body = "h = x\nfor t in range(3):\n    h = h.tanh()\n    if h.max() > 5:\n        break\ny = h + 1\n"
+    cell = ran(session, body, torch.randn(40))
+    said = " ".join(cell.text().split())
+    assert "a loop breaks the graph" in said
+    assert "ran as plain Python" not in said
+
+
+def test_a_seed_is_nothing_to_mend(session: Session) -> None:
+    cell = ran(session, "torch.manual_seed(3)\ny = torch.rand(9) + x\n", torch.randn(9))
+    (seed,) = cell.breaks
+    assert seed.expected
+    assert seed.reason == "manual_seed sets the random numbers, in Python"
+
+
 def test_the_panel_counts_the_kernels_that_the_result_counts(session: Session) -> None:
     # Two kernels of one kind of input, then one of another; the names of the first stay known.
     body = "y = torch.tanh(x) * 2\nz = y.sum(0) if x.dtype == torch.float64 else x.cumsum(0)\n"

@@ -155,7 +155,8 @@ def test_python_alone_has_nothing_to_mend(session: Session) -> None:
 
 
 def test_a_loop_that_breaks_is_no_python_alone(session: Session) -> None:
-    body = "h = x\nfor t in range(3):\n    h = h.tanh()\n    if h.max() > 5:\n        break\ny = h + 1\n"
+    loop = "for t in range(3):\n    h = h.tanh()\n    if h.max() > 5:\n        break\n"
+    body = f"h = x\n{loop}y = h + 1\n"
     cell = ran(session, body, torch.randn(40))
     said = " ".join(cell.text().split())
     assert "a loop breaks the graph" in said

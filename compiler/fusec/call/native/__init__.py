@@ -10,6 +10,7 @@ import atexit
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ _thread: threading.Thread | None = None
 _types: NativeTypes | None = None
 _device_types: DeviceTypes | None = None
 _failed = 0  # how often a build failed for what passes, other than for being frozen
+_waited = 0.0  # seconds that were spent in vain
 _routed: set[type] = set()
 
 
@@ -133,18 +135,24 @@ def types(*, wait: bool = False) -> NativeTypes | None:
 def await_types(seconds: float) -> bool:
     """Wait for the native types before something is timed that is called through them later.
 
-    Without them a call takes longer, and a short one several times as long.
+    Without them a call takes longer, and a short one several times as long.  Who has waited in vain
+    need not wait once more: a busy machine may take minutes.
 
     Args:
-        seconds: At most.
+        seconds: At most, in all calls together.
 
     Returns:
         Whether nothing is being built: they are there, or do not come, or nobody asked for them.
     """
+    global _waited
     if _thread is None:
         return True
-    _thread.join(seconds)
-    return not _thread.is_alive()
+    began = time.monotonic()
+    _thread.join(max(0.0, seconds - _waited))
+    ready = not _thread.is_alive()
+    if not ready:
+        _waited += time.monotonic() - began
+    return ready
 
 
 def device_types(*, build: bool = False) -> DeviceTypes | None:
@@ -225,8 +233,9 @@ def _prepare(awaited: bool, may_compile: bool) -> None:
 def _prepare_all(awaited: bool) -> None:
     global _types, _device_types
     memory.part.prepare(_children)
-    if not awaited:
-        # This thread, and the compiler that it starts, give way to what somebody waits for.
+    if not awaited and not this_system().is_busy():
+        # This thread, and the compiler that it starts, give way to what somebody waits for.  Where
+        # others have work for every processor, it would have none of them for minutes.
         this_system().give_way()
     capsule.part.prepare(_children)
     products.part.prepare(_children)

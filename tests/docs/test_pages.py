@@ -158,6 +158,8 @@ def test_the_map_is_a_map() -> None:
 def test_a_page_shows_what_the_code_prints(shell: Any, name: str) -> None:
     if torch.__version__.split("+")[0] != pinned():
         pytest.skip(f"the pages are of torch {pinned()}; graphs of other releases look otherwise")
+    native.prepare()
+    native.await_types(240.0)  # what is timed before says so
     found = differences((ROOT / name).read_text(), run_in(shell))
     assert not found, "\n".join([*found, "`make pages` writes it anew"])
 

@@ -51,6 +51,8 @@ FIGURES = (
         "BOUND",
     ),
     (re.compile(r"(?:\d+|<1)% of the time"), "SHARE"),
+    # As much as beside a machine that is quiet: of what it was not told apart.
+    (re.compile(r"not told apart from ([^:()\n;]+): the times vary too much"), r"RATIO \1"),
     (re.compile(r"\(?not told apart[^()\n;]*\)?"), "RATIO"),
     (
         re.compile(r"as fast as|\(?[\d.]+× (?:faster|slower)(?: than)?\)?|\(?the same(?: as)?\)?"),

@@ -17,6 +17,22 @@ Form = tuple[torch.Size, torch.dtype, torch.device]
 
 
 @dataclass(frozen=True)
+class Filled:
+    """Gradients of results, with zeros for those that nobody asked for.
+
+    Attributes:
+        gradients: All of them.
+        reached: The inputs, as bits, that one which was asked for flows to: others have none.
+        missing: Which of those that backward takes were not asked for, by their numbers, where
+            what is computed from zeros is added to what is asked for: it may be no zeros.
+    """
+
+    gradients: list[Any]
+    reached: int
+    missing: frozenset[int]
+
+
+@dataclass(frozen=True)
 class UnaskedGradients:
     """Which gradients a backward graph takes, and to which inputs each of them flows.
 
@@ -41,23 +57,20 @@ class UnaskedGradients:
         if self.forms is None:
             ctx.fusec_forms = [form_of(results[i]) for i in self.positions]
 
-    def filled(self, ctx: Any, gradients: Sequence[Any]) -> tuple[list[Any], int] | None:
-        """Return the gradients with zeros for those that nobody asked for; None if all were.
-
-        Returns:
-            With them the inputs, as bits, that a gradient flows to: the others have none.
-        """
-        missing = [i for i in self.positions if gradients[i] is None]
+    def filled(self, ctx: Any, gradients: Sequence[Any]) -> Filled | None:
+        """Return the gradients with zeros for those that nobody asked for; None if all were."""
+        missing = frozenset(k for k, i in enumerate(self.positions) if gradients[i] is None)
         if not missing:
             return None
-        found, reached = list(gradients), 0
+        found, reached, touched = list(gradients), 0, 0
         forms = ctx.fusec_forms if self.forms is None else self.forms
         for i, flows, (shape, dtype, device) in zip(self.positions, self.flows, forms, strict=True):
             if gradients[i] is None:
                 found[i] = torch.zeros(shape, dtype=dtype, device=device)
+                touched |= flows
             else:
                 reached |= flows
-        return found, reached
+        return Filled(found, reached, missing if reached & touched else frozenset())
 
 
 def form_of(value: torch.Tensor) -> Form:
@@ -70,9 +83,9 @@ def without_unasked(gradients: Sequence[Any], reached: int) -> tuple[Any, ...]:
 
     Args:
         gradients: As backward computes them from zeros for what nobody asked for.
-        reached: As ``filled`` returns it.
+        reached: As ``Filled`` has it.
     """
     return tuple(each if reached >> i & 1 else None for i, each in enumerate(gradients))
 
 
-__all__ = ["Form", "UnaskedGradients", "form_of", "without_unasked"]
+__all__ = ["Filled", "Form", "UnaskedGradients", "form_of", "without_unasked"]

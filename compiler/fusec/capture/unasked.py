@@ -7,6 +7,7 @@ is asked as well: a gradient that depends on one that was asked for is always ha
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FunctionType, MethodType
@@ -21,6 +22,25 @@ from fusec.capture.result_modes import UnknownHistory, history
 
 _OF_INTERMEDIATES = ("alias_of_intermediate", "alias_of_intermediate_save_as_output")
 _UNKNOWN = (AttributeError, LookupError, TypeError, ValueError)
+
+
+Missing = tuple[frozenset[int], int]
+# Which gradients are missing in the backward pass that begins in this thread.
+_NOW = threading.local()
+
+
+def missing_gradients() -> Missing | None:
+    """Return which gradients the backward graph that runs now is to take for none, by number.
+
+    It is asked once: what runs within is another graph.
+
+    Returns:
+        With them, as bits, the inputs that get a gradient all the same; None where none is missing.
+    """
+    found: Missing | None = getattr(_NOW, "missing", None)
+    if found is not None:
+        _NOW.missing = None
+    return found
 
 
 @dataclass(frozen=True)
@@ -209,11 +229,14 @@ def _install(function: Any, unasked: UnaskedGradients) -> None:
         filled = unasked.filled(ctx, given[0] if listed else given)
         if filled is None:
             return slow_backward(ctx, *given)
-        gradients, reached = filled
-        if not reached:
+        if not filled.reached:
             return (None,) * len(ctx.needs_input_grad)
-        found = slow_backward(ctx, gradients) if listed else slow_backward(ctx, *gradients)
-        return without_unasked(found, reached)
+        _NOW.missing = (filled.missing, filled.reached) if filled.missing else None
+        try:
+            given = (filled.gradients,) if listed else tuple(filled.gradients)
+            return without_unasked(slow_backward(ctx, *given), filled.reached)
+        finally:
+            _NOW.missing = None
 
     key = function._compiled_autograd_key
 
@@ -252,4 +275,4 @@ def autograd_functions(compiled: Callable[..., Any]) -> Iterator[Any]:
             waiting.append(getattr(each, "__wrapped__", None))
 
 
-__all__ = ["JointGradients", "joint_gradients", "leave_unasked"]
+__all__ = ["JointGradients", "Missing", "joint_gradients", "leave_unasked", "missing_gradients"]

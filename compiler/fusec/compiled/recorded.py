@@ -101,9 +101,9 @@ def recorded(plan: RecordedPlan, run_forward: Run, run_backward: Run) -> Callabl
             filled = plan.unasked and plan.unasked.filled(ctx, gradients)
             if not filled:
                 return run(ctx, gradients)
-            if not filled[1]:
+            if not filled.reached:
                 return (None,) * len(ctx.needs_input_grad)
-            return without_unasked(run(ctx, filled[0]), filled[1])
+            return without_unasked(run(ctx, filled.gradients), filled.reached)
 
     apply: Callable[..., Any] = Recorded.apply
     updated = plan.updated

@@ -278,3 +278,34 @@ def test_compiled_autograd_is_given_zeros() -> None:
     torch._dynamo.compiled_autograd.reset()
     shared(*eager)[0].sum().backward()
     torch.testing.assert_close([mine[0].grad, mine[1].grad], [eager[0].grad, eager[1].grad])
+
+
+def infinite(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    return x * 2 + y, torch.log(x * 0) * z  # zeros times the derivative at 0 are NaN
+
+
+def infinite_cat(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    a, b = torch.cat([x, y]).chunk(2)
+    return a.sin(), b.sin() / (b * 0), a * b * z
+
+
+def infinite_rows(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    rows = torch.stack([x, y, z])
+    return torch.softmax(rows @ rows, -1) @ z, (rows * 0).norm(dim=-1) ** 0.5
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    "function", [infinite, infinite_cat, infinite_rows], ids=lambda each: each.__name__
+)
+def test_nothing_is_computed_from_zeros(function: Function, dynamic: bool) -> None:
+    compiled = fusec.compile(function, dynamic=dynamic)
+    for i in range(len(function(*leaves(0)))):
+        for call in range(2):
+            mine, eager = leaves(call), leaves(call)
+            compiled(*mine)[i].sum().backward()
+            function(*eager)[i].sum().backward()
+            assert [each.grad is None for each in mine] == [each.grad is None for each in eager]
+            for a, b in zip(mine, eager, strict=True):
+                if b.grad is not None:
+                    torch.testing.assert_close(a.grad, b.grad, equal_nan=True)

@@ -45,6 +45,7 @@ took 7.25 ms
 def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     monkeypatch.setenv("FUSEC_STRICT", "1")
     monkeypatch.chdir(tmp_path)  # what a page writes lies there
+    native.types(wait=True)  # a page was written with it, and says where a time was taken without
     yield fresh_shell()
     fuselab.unload_ipython_extension(fresh_shell())
 

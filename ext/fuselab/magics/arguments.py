@@ -114,7 +114,8 @@ def _explained(message: str, magic: Any, name: str, line: str) -> str:
         hint = f"; did you mean {similar[0]}?" if similar else ""
         return f"{name}: there is no option {wrong}{hint} (allowed: {', '.join(known)})"
     if "required" in message and "name" in message:
-        return f"{name} takes a kernel's name ({name}? shows the options)"
+        whose = "file" if name == "%fuse_package" else "kernel"
+        return f"{name} takes a {whose}'s name ({name}? shows the options)"
     text = message.replace("argument ", "", 1).replace("(choose from ", "(allowed: ")
     option = text.partition(":")[0].split("/")[-1]
     choices = [a.choices for a in magic.parser._actions if option in a.option_strings and a.choices]

@@ -256,6 +256,31 @@ def test_weights_are_read_as_the_library_reads_them():
             continue  # the hash finds the rest: these are names, and the numbers themselves
 
 
+def with_header(header: bytes, body: bytes = bytes(36)) -> memoryview:
+    return memoryview(struct.pack("<Q", len(header)) + header + body)
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    ["[]", "[0]", "[36]", "[0, 36, 36]", "[36, 0]", "[-1, 35]", "[0, 1e2]", '"0"', "[0, 37]"],
+)
+def test_a_header_of_weights_that_lies(offsets):
+    """It has a hash of its own that is right: whoever wrote it wrote that, too."""
+    text = '{"w": {"dtype": "F32", "shape": [9], "data_offsets": %s}}'
+    assert len(read_safetensors(with_header((text % "[0, 36]").encode()))["w"][1]) == 36
+    with pytest.raises(PackageError):
+        read_safetensors(with_header((text % offsets).encode()))
+
+
+def test_headers_of_weights_that_are_none():
+    for header in (b"", b"[]", b"null", b"{" * 50_000, b'{"w":' * 40_000, b"9" * 6_000, b"\xff"):
+        with pytest.raises(PackageError):
+            read_safetensors(with_header(header))
+    for length in (1, 35, 1 << 32, 1 << 63, (1 << 64) - 1):
+        with pytest.raises(PackageError):
+            read_safetensors(memoryview(struct.pack("<Q", length) + bytes(36)))
+
+
 def test_nothing_is_mapped_before_a_call(sound):
     def mapped() -> int:
         return sum(

@@ -12,7 +12,7 @@ from .arrays import Arrays
 from .consistency import require_inputs, require_order, views_of
 from .errors import CannotRun, KernelStopped
 from .expressions import evaluate
-from .guards import Guard
+from .guards import Guard, TensorFacts
 from .layout import Native, Operator, Started, StoredProgram, View
 from .library import Library
 from .structure import Builder
@@ -234,25 +234,23 @@ class Launch:
         arrays, program = self.arrays, self.program
         arguments = [self._argument(each) for each in step.arguments]
         keywords = {name: self._argument(each) for name, each in step.keywords.items()}
-        layouts, buffers = self._layout, program.buffers
+        made = [
+            (place, number, program.buffers[number].dtype, *self._layout[number])
+            for place, number in enumerate(step.outputs)
+            if number is not None
+        ]
+        count, is_same = len(step.outputs), arrays.is_same
 
         def run(there: list[Any], threads: int) -> None:
             given = [each(there) for each in arguments]
             named = {name: each(there) for name, each in keywords.items()}
             found = arrays.call(step, program, (given, named))
-            if len(found) < len(step.outputs):
+            if len(found) < count:
                 raise CannotRun(f"{step.name} returned {len(found)} results")
-            for number, value in zip(step.outputs, found, strict=False):
-                if number is None:
-                    continue
-                facts, (shape, strides) = arrays.facts(value), layouts[number]
-                same = facts.dtype == buffers[number].dtype and facts.shape == shape
-                if not same or not _lies_alike(shape, facts.strides, strides):
-                    raise CannotRun(
-                        f"{step.name} ({step.line}) returned {facts.dtype} of {facts.shape}, "
-                        f"strides {facts.strides}; packaged for {shape}, strides {strides}",
-                        "package it with the torch that runs it",
-                    )
+            for place, number, dtype, shape, strides in made:
+                value = found[place]
+                if not is_same(value, dtype, shape, strides):
+                    _require_same(step, arrays.facts(value), dtype, shape, strides)
                 there[number] = value
             for number in dead:
                 there[number] = None
@@ -296,6 +294,19 @@ class Launch:
             inner, copy = self._view(value), self.arrays.copy
             return lambda there: copy(inner(there))  # weights stay as they are
         return self._argument(value)
+
+
+def _require_same(
+    step: Operator, facts: TensorFacts, dtype: str, shape: Sequence[int], strides: Sequence[int]
+) -> None:
+    """Refuse what an operator returned where it is another tensor than the next steps expect."""
+    same = facts.dtype == dtype and facts.shape == shape
+    if not same or not _lies_alike(shape, facts.strides, strides):
+        raise CannotRun(
+            f"{step.name} ({step.line}) returned {facts.dtype} of {facts.shape}, "
+            f"strides {facts.strides}; packaged for {shape}, strides {strides}",
+            "package it with the torch that runs it",
+        )
 
 
 def _lies_alike(shape: Sequence[int], left: Sequence[int], right: Sequence[int]) -> bool:

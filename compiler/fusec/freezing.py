@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -55,11 +56,13 @@ class FrozenMiss(FusecError, RuntimeError):
         lines = [f"{what} would have to be compiled, and compilation is frozen"]
         if compiled:
             lines.append("what was compiled, and why this call does not fit:")
+            said = Counter(map(str, compiled))
             lines += [
-                f"  {number}. {each}" for number, each in enumerate(compiled[:_MOST_SHOWN], 1)
+                f"  {number}. {each}{f' ({count} such)' if count > 1 else ''}"
+                for number, (each, count) in enumerate([*said.items()][:_MOST_SHOWN], 1)
             ]
-            if len(compiled) > _MOST_SHOWN:
-                lines.append(f"  and {len(compiled) - _MOST_SHOWN} more")
+            if len(said) > _MOST_SHOWN:
+                lines.append(f"  and {sum([*said.values()][_MOST_SHOWN:])} more")
         else:
             lines.append("nothing was compiled for it")
         super().__init__("\n".join(lines), _MEND)

@@ -67,10 +67,12 @@ class SideEffect:
     Attributes:
         name: What is changed.
         change: How, in words.
+        of_global: Whether a global name is set, which is how a cell gives its results.
     """
 
     name: str
     change: str
+    of_global: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gallery import BODY, THEMES, html_of, scripted_session
-from lab import CHROMIUM_ARGS, OUTPUT, SCREENSHOTS, SECOND, Notebook, Panel, start_lab
+from lab import CHROMIUM_ARGS, OUTPUT, PATIENCE, SCREENSHOTS, SECOND, Notebook, Panel, start_lab
 from PIL import Image
 from playwright.sync_api import Browser, expect, sync_playwright
 
@@ -88,7 +88,7 @@ def main() -> None:
     shot = SCREENSHOTS / "now.png"
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_ARGS)
-        expect.set_options(timeout=60 * SECOND)  # others may have the machine
+        expect.set_options(timeout=PATIENCE * SECOND)
         noise(browser)
         with start_lab(Path(folder, "lab")) as lab:
             lab.write("now.ipynb", CELLS)
@@ -108,7 +108,7 @@ def main() -> None:
             for index in range(len(CELLS)):
                 notebook.run(index)
                 done = cells.nth(index).locator(".jp-InputPrompt")
-                expect(done).to_have_text(re.compile(r"\[\d+\]"), timeout=120 * SECOND)
+                expect(done).to_have_text(re.compile(r"\[\d+\]"))
             for name, (index, theme) in SHOWN.items():
                 take(name, index, theme)
             panel = Panel(cells.nth(1).locator(OUTPUT))

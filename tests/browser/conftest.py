@@ -9,16 +9,15 @@ import pytest
 pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
 playwright_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
-from lab import CHROMIUM_ARGS, SECOND, Lab, Notebook, start_lab  # noqa: E402
+from lab import CHROMIUM_ARGS, PATIENCE, SECOND, Lab, Notebook, start_lab  # noqa: E402
 
 FAILED = pytest.StashKey[bool]()
-EXPECT = 30 * SECOND  # other tests may have the machine
 
 
 @pytest.fixture(scope="session")
 def browser(chromium: str) -> Iterator[playwright_api.Browser]:
     """Start Debian's own Chromium; Playwright's is never downloaded."""
-    playwright_api.expect.set_options(timeout=EXPECT)
+    playwright_api.expect.set_options(timeout=PATIENCE * SECOND)
     with playwright_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
         yield browser

@@ -34,6 +34,10 @@ KERNEL = "fuselab-test"
 # What a cell shows, less the place where a line said what it waited for.
 OUTPUT = ".jp-OutputArea-output:not(:has(> span:only-child:empty))"
 SECOND = 1000  # Playwright counts milliseconds
+# A state is waited for until it is there: what is quick costs nothing, and a machine may have two
+# slow cores and other work. What never comes fails after so long.
+PATIENCE = 240  # seconds
+MOST = 1800  # seconds for a test
 
 CHROMIUM_ARGS = [
     "--no-sandbox",
@@ -166,7 +170,7 @@ def _free_port() -> int:
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if process.poll() is not None:
             break
@@ -221,7 +225,7 @@ class Notebook:
                 lambda url: not self._is_own(url), lambda ws: self.strangers.append(ws.url)
             )
         self.page: Page = context.new_page()
-        self.page.set_default_timeout(20 * SECOND)
+        self.page.set_default_timeout(PATIENCE * SECOND)
         self.page.on("pageerror", self._note)
 
     def open(self, name: str) -> None:
@@ -229,21 +233,23 @@ class Notebook:
         self.name = name
         place = "lab/tree" if self.lab.app == "lab" else "notebooks"
         self.page.goto(
-            f"{self.lab.url}/{place}/{name}?token={self.lab.token}&reset", timeout=40 * SECOND
+            f"{self.lab.url}/{place}/{name}?token={self.lab.token}&reset", timeout=PATIENCE * SECOND
         )
-        expect(self.page.locator(".jp-NotebookPanel-toolbar")).to_be_visible(timeout=40 * SECOND)
+        expect(self.page.locator(".jp-NotebookPanel-toolbar")).to_be_visible(
+            timeout=PATIENCE * SECOND
+        )
         # A cell that is run before the kernel is there is dropped without a word.
         if self.lab.app == "lab":
             idle = self.page.locator(".jp-StatusBar-Widget", has_text=re.compile(r"\| Idle")).first
-            expect(idle).to_be_visible(timeout=60 * SECOND)
+            expect(idle).to_be_visible(timeout=PATIENCE * SECOND)
         else:  # it has no status bar, and its indicator says idle before it is connected
             self.page.wait_for_function(
                 "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel"
                 "?.connectionStatus === 'connected'",
-                timeout=60 * SECOND,
+                timeout=PATIENCE * SECOND,
             )
             idle = self.page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").first
-            expect(idle).to_be_visible(timeout=60 * SECOND)
+            expect(idle).to_be_visible(timeout=PATIENCE * SECOND)
         # Room for the notebook: without the file browser.
         if self.page.locator("#jp-left-stack").is_visible():
             self.page.keyboard.press("Control+b")
@@ -304,7 +310,7 @@ class Notebook:
         path = self.lab.folder / self.name
         before = path.stat().st_mtime_ns
         self.page.keyboard.press("Control+s")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while path.stat().st_mtime_ns == before:
             assert time.monotonic() < deadline, "the notebook was not saved"
             self.page.wait_for_timeout(50)
@@ -370,10 +376,47 @@ class Panel:
         self.editor.evaluate("(area, end) => area.setSelectionRange(end, end)", end)
         self.editor.page.keyboard.type(text)
 
-    def says(self, text: str | re.Pattern[str], timeout: float = 30) -> None:
+    def watch(self, text: str) -> Callable[[], object]:
+        """Look out for a text that may be there for a moment only.
+
+        Returns:
+            Waits until it was seen since.
+        """
+        seen = self.root.evaluate_handle(
+            """(root, text) => {
+                const seen = { was: root.textContent.includes(text) };
+                const look = () => { seen.was ||= root.textContent.includes(text); };
+                const parts = { subtree: true, childList: true, characterData: true };
+                new MutationObserver(look).observe(root, parts);
+                return seen;
+            }""",
+            text,
+        )
+        return lambda: self.root.page.wait_for_function("seen => seen.was", arg=seen)
+
+    def says(self, text: str | re.Pattern[str], timeout: float = PATIENCE) -> None:
         """Wait until the panel shows a text."""
         shown = self.root.get_by_text(text).locator("visible=true")
         expect(shown.first).to_be_visible(timeout=timeout * SECOND)
+
+
+def settled(page: Page) -> None:
+    """Wait until nothing on the page moves any more: ten frames with every cell where it was."""
+    page.evaluate(
+        """() => new Promise(done => {
+            let before = "", same = 0;
+            const look = () => {
+                const cells = [...document.querySelectorAll(".jp-Notebook .jp-Cell")];
+                const places = cells.map(e => e.getBoundingClientRect());
+                const now = JSON.stringify([innerWidth, innerHeight, places]);
+                same = now === before ? same + 1 : 0;
+                before = now;
+                if (same < 10) requestAnimationFrame(look);
+                else done();
+            };
+            look();
+        })"""
+    )
 
 
 def eventually(page: Page, wrong: Callable[[], Any]) -> None:
@@ -383,7 +426,7 @@ def eventually(page: Page, wrong: Callable[[], Any]) -> None:
         page: Goes on meanwhile.
         wrong: Returns what is wrong; nothing where all is well.
     """
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while found := wrong():
         assert time.monotonic() < deadline, found
         page.wait_for_timeout(100)

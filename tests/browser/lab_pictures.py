@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import nbformat
-from lab import CHROMIUM_ARGS, KERNEL, SCREENSHOTS, SECOND, Notebook, start_lab
+from lab import CHROMIUM_ARGS, KERNEL, PATIENCE, SCREENSHOTS, SECOND, Notebook, start_lab
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from fuselab.labs.catalog import find_task, labs
@@ -127,7 +127,7 @@ def run_all(notebook: Notebook) -> None:
     notebook.command("notebook:run-all-cells")
     prompts = notebook.page.locator(".jp-CodeCell .jp-InputPrompt")
     waiting = prompts.filter(has_text=re.compile(r"\[[ *]\]"))
-    expect(waiting).to_have_count(0, timeout=400 * SECOND)
+    expect(waiting).to_have_count(0)
 
 
 def printed(browser: Browser, name: str, path: Path) -> list[str]:
@@ -153,7 +153,7 @@ def main() -> int:
     cut = []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_ARGS)
-        expect.set_options(timeout=60 * SECOND)  # others may have the machine
+        expect.set_options(timeout=PATIENCE * SECOND)
         with start_lab(Path(folder, "lab")) as jupyter:
             settings = jupyter.folder.parent / "settings" / WINDOWS
             settings.parent.mkdir(parents=True, exist_ok=True)

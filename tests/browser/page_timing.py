@@ -32,7 +32,7 @@ _OPEN = """([root, title, wanted]) => new Promise((resolve, reject) => {
         const found = open.flatMap(e => [...e.querySelectorAll(wanted)]);
         if (ready && found.some(e => visible(e) && (e.textContent.trim() || !e.matches(
             '.widget-html-content')))) resolve([sign, now]);
-        else if (now > 20000) reject(new Error(`${title}: no ${wanted}`));
+        else if (now > 300000) reject(new Error(`${title}: no ${wanted}`));
         else requestAnimationFrame(look);
     };
     const box = tab.getBoundingClientRect();

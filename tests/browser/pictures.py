@@ -18,7 +18,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from axe_playwright_python.sync_playwright import Axe
-from lab import CHROMIUM_ARGS, ROOT, SCREENSHOTS, SECOND, Notebook, Panel, overflowing, start_lab
+from lab import (
+    CHROMIUM_ARGS,
+    PATIENCE,
+    ROOT,
+    SCREENSHOTS,
+    SECOND,
+    Notebook,
+    Panel,
+    overflowing,
+    start_lab,
+)
 from page_timing import CONTENT, tab_times
 from playwright.sync_api import expect, sync_playwright
 
@@ -56,20 +66,20 @@ def use(panel: Panel, title: str) -> None:
     if title == "Kernels":
         panel.type_at_end_of("return 0;", "  // an edit")
         panel.button("Check").click()
-        panel.says(re.compile("Passed – |Refused"), timeout=120)
+        panel.says(re.compile("Passed – |Refused"))
     elif title == "Timings":
         panel.button("Against the machine").click()
-        panel.says("Of a copy", timeout=60)
-        expect(panel.button("Sweep")).to_be_visible(timeout=60 * SECOND)
+        panel.says("Of a copy")
+        expect(panel.button("Sweep")).to_be_visible()
         if panel.button("Sweep").is_enabled():
             panel.button("Sweep").click()
             page.wait_for_timeout(1 * SECOND)  # it may end at once: not every size can be another
-            expect(panel.button("Sweep")).to_be_enabled(timeout=120 * SECOND)
+            expect(panel.button("Sweep")).to_be_enabled()
     elif title == "Tuning" and panel.button("Tune").is_enabled():
         panel.root.get_by_role("combobox", name="Budget").select_option(label="5 s")
         panel.button("Tune").click()
         expect(panel.button("Stop")).to_be_visible()
-        expect(panel.button("Tune")).to_be_enabled(timeout=60 * SECOND)
+        expect(panel.button("Tune")).to_be_enabled()
     elif title == "Fusion":
         picks = panel.root.locator("[data-pick]")
         for n in range(min(picks.count(), 2)):
@@ -77,7 +87,7 @@ def use(panel: Panel, title: str) -> None:
             page.wait_for_timeout(500)
     elif title == "Numerics":
         panel.button("Trace the numbers").click()
-        panel.says(re.compile("in the order written|Line by line"), timeout=120)
+        panel.says(re.compile("in the order written|Line by line"))
     page.wait_for_timeout(500)
 
 
@@ -116,7 +126,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_ARGS)
-        expect.set_options(timeout=60 * SECOND)  # others may have the machine
+        expect.set_options(timeout=PATIENCE * SECOND)
         with start_lab(Path(folder, "lab")) as lab:
             for name in options.only:
                 given, text = CELLS[name]
@@ -126,7 +136,7 @@ def main() -> None:
                 notebook.run(0)
                 output = notebook.run(1)
                 panel = Panel(output)
-                expect(panel.editor).to_be_visible(timeout=120 * SECOND)
+                expect(panel.editor).to_be_visible()
                 notebook.page.wait_for_timeout(2 * SECOND)
                 notebook.shoot(f"cells-{name}-result", output.first)
                 show_tabs(notebook, panel, name)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from lab import SECOND, Notebook, Panel
+from lab import MOST, Notebook, Panel, eventually, settled
 from page_timing import CONTENT
 from playwright.sync_api import expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(MOST)]
 
 OpenNotebook = Callable[..., Notebook]
 
@@ -36,7 +36,7 @@ def fake(open_notebook: OpenNotebook) -> tuple[Notebook, Panel]:
     notebook = open_notebook("access.ipynb", FAKE, height=1400)
     notebook.run(0)
     panel = Panel(notebook.run(1))
-    expect(panel.editor).to_be_visible(timeout=90 * SECOND)
+    expect(panel.editor).to_be_visible()
     # The last to come: what is made while somebody moves through the panel would be passed over.
     expect(panel.root.get_by_role("combobox", name="History")).to_be_visible()
     return notebook, panel
@@ -91,7 +91,7 @@ def test_by_keyboard_alone(fake: tuple[Notebook, Panel]) -> None:
     keyboard.press("ArrowRight")
     expect(slider).to_have_attribute("aria-valuetext", "8")
     expect(panel.editor).to_have_value(re.compile("GRAIN = 8;"))
-    expect(panel.root.get_by_role("status").first).to_contain_text("Passed", timeout=30 * SECOND)
+    expect(panel.root.get_by_role("status").first).to_contain_text("Passed")
     panel.button("Revert").focus()
     keyboard.press("Space")
     panel.says(re.compile("back to the generated text"))
@@ -119,8 +119,8 @@ def test_axe_finds_nothing_in_any_tab(fake: tuple[Notebook, Panel]) -> None:
         notebook.theme(theme)
         for title in CONTENT:
             panel.tab(title).click()
-            notebook.page.wait_for_timeout(1 * SECOND)
-            assert violations(panel) == [], (theme, title)
+            settled(notebook.page)
+            eventually(notebook.page, lambda: violations(panel))
 
 
 def test_two_windows_of_one_panel(fake: tuple[Notebook, Panel], open_notebook: Any) -> None:
@@ -130,7 +130,7 @@ def test_two_windows_of_one_panel(fake: tuple[Notebook, Panel], open_notebook: A
     page = notebook.page.context.new_page()
     page.goto(notebook.page.url.partition("?")[0] + f"?token={notebook.lab.token}")
     other = Panel(page.locator(".jp-Notebook .jp-Cell").nth(1))
-    expect(other.editor).to_be_visible(timeout=60 * SECOND)
+    expect(other.editor).to_be_visible()
     panel.type_at_end_of("#include <cstdint>", " // first window")
     expect(other.editor).to_have_value(re.compile("first window"))
     other.type_at_end_of("// first window", ", then the second")

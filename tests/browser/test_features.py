@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from lab import SECOND, Notebook, Panel, fits
+from lab import MOST, Notebook, Panel, fits, settled
 from page_timing import open_tab
 from playwright.sync_api import expect
 
@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.serial,
     pytest.mark.slow,  # they wait for TorchInductor's compiler, and for a search of ten seconds
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(MOST),
 ]
 
 OpenNotebook = Callable[..., Notebook]
@@ -53,7 +53,7 @@ def test_export_copy_time_and_reschedule(open_notebook: OpenNotebook) -> None:
     notebook = open_notebook("features.ipynb", cells, height=1500)
     notebook.run(0)
     panel = Panel(notebook.run(1))
-    expect(panel.editor).to_be_visible(timeout=300 * SECOND)
+    expect(panel.editor).to_be_visible()
 
     # Kernels: copied where the page has a clipboard, and where it has none.
     notebook.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -84,7 +84,7 @@ def test_export_copy_time_and_reschedule(open_notebook: OpenNotebook) -> None:
     # An edit that is kept, for a bar of its own.
     panel.type_at_end_of("#include <stdint.h>", "  // mine")
     panel.button("Keep").click()
-    panel.says(re.compile("1 edited"), timeout=90)
+    panel.says(re.compile("1 edited"))
 
     # Timings: TorchInductor beside the others; every step alone; the limit.
     open_tab(panel, "Timings")
@@ -92,18 +92,18 @@ def test_export_copy_time_and_reschedule(open_notebook: OpenNotebook) -> None:
     expect(panel.button("Stop")).to_be_visible()
     panel.button("Stop").click()
     panel.says(re.compile("was stopped"))
-    expect(panel.button("TorchInductor")).to_be_enabled(timeout=60 * SECOND)
+    expect(panel.button("TorchInductor")).to_be_enabled()
     panel.button("TorchInductor").click()
-    panel.says("TorchInductor, whole cell", timeout=240)
-    expect(panel.button("Measure again")).to_be_enabled(timeout=60 * SECOND)
+    panel.says("TorchInductor, whole cell")
+    expect(panel.button("Measure again")).to_be_enabled()
     panel.button("Measure again").click()
     # On AMD's processors oneDNN multiplies.
-    panel.says(re.compile(r"(aten\.mm|mkldnn\._linear_pointwise), line 4"), timeout=60)
+    panel.says(re.compile(r"(aten\.mm|mkldnn\._linear_pointwise), line 4"))
     panel.says(re.compile("each timed alone"))
     panel.says(re.compile("the edit, checked$"))
     panel.button("Against the machine").click()
-    panel.says("Of a copy", timeout=60)
-    notebook.page.wait_for_timeout(2 * SECOND)  # drawn anew
+    panel.says("Of a copy")
+    settled(notebook.page)  # drawn anew
     fits(panel.root)
     notebook.shoot("features-timings", panel.root)
 
@@ -113,10 +113,10 @@ def test_export_copy_time_and_reschedule(open_notebook: OpenNotebook) -> None:
     picks.nth(0).click()
     picks.nth(1).click()
     panel.button("What if apart").click()
-    panel.says("same results", timeout=90)
+    panel.says("same results")
     expect(panel.button("Use this schedule")).to_be_enabled()
     panel.button("Use this schedule").click()
-    panel.says(re.compile("kernels in use, checked against eager"), timeout=90)
+    panel.says(re.compile("kernels in use, checked against eager"))
     panel.says(re.compile("In use: gelu and layer_norm apart"))
     fits(panel.root)
     notebook.shoot("features-fusion", panel.root)
@@ -125,8 +125,8 @@ def test_export_copy_time_and_reschedule(open_notebook: OpenNotebook) -> None:
     expect(notebook.run(2)).to_contain_text("gelu_kernel")
     open_tab(panel, "Fusion")
     panel.button("Default schedule").click()
-    expect(panel.button("Default schedule")).to_be_disabled(timeout=60 * SECOND)
-    panel.says(re.compile("in use, checked against eager"), timeout=60)
+    expect(panel.button("Default schedule")).to_be_disabled()
+    panel.says(re.compile("in use, checked against eager"))
     expect(notebook.run(2)).not_to_contain_text("gelu_kernel")
 
 
@@ -141,24 +141,24 @@ def test_a_search_and_its_points(open_notebook: OpenNotebook) -> None:
     notebook = open_notebook("tuned.ipynb", TURNED, height=1800)
     notebook.run(0)
     panel = Panel(notebook.run(1))
-    expect(panel.editor).to_be_visible(timeout=300 * SECOND)
+    expect(panel.editor).to_be_visible()
     open_tab(panel, "Tuning")
     panel.root.get_by_role("combobox", name="Budget").select_option(label="10 s")
     panel.button("Tune").click()
-    panel.says(re.compile(r"about \d+\ss left"), timeout=60)
+    panel.says(re.compile(r"about \d+\ss left"))
     pictures = panel.root.locator(".fuselab-picture").locator("visible=true")
     # A point stays where it is while others come.
     pictures.nth(0).locator(".fuselab-spot").first.click()
     panel.says(re.compile("once the search has ended"))
-    panel.says(re.compile("in use .* after"), timeout=90)
-    expect(panel.button("Tune")).to_be_enabled(timeout=60 * SECOND)
+    panel.says(re.compile("in use .* after"))
+    expect(panel.button("Tune")).to_be_enabled()
     for n, what in enumerate(("a point of the search", "a square of the map")):
         spot = pictures.nth(n).locator(".fuselab-spot").last
         expect(spot, what).to_be_visible()
         config = str(spot.get_attribute("aria-label")).partition(":")[0]
         spot.click()
-        panel.says(re.compile(f"{config} (is in use|was refused)"), timeout=60)
-        expect(panel.button("Tune")).to_be_enabled(timeout=60 * SECOND)
+        panel.says(re.compile(f"{config} (is in use|was refused)"))
+        expect(panel.button("Tune")).to_be_enabled()
     fits(panel.root)
     notebook.shoot("features-tuning", panel.root)
 
@@ -173,7 +173,7 @@ def test_machine_code_without_a_gpu(open_notebook: OpenNotebook) -> None:
     notebook = open_notebook("triton.ipynb", TRITON, height=1200)
     notebook.run(0)
     panel = Panel(notebook.run(1))
-    expect(panel.editor).to_be_visible(timeout=300 * SECOND)
+    expect(panel.editor).to_be_visible()
     open_tab(panel, "Stages")
     panel.root.get_by_role("combobox", name="beside").select_option(label="nothing")
     stage = panel.root.get_by_role("combobox", name="Stage")
@@ -183,6 +183,6 @@ def test_machine_code_without_a_gpu(open_notebook: OpenNotebook) -> None:
             n for n, text in enumerate(known) if text.endswith(f":\xa0{title}".replace(" ", "\xa0"))
         ]
         stage.select_option(index=index)
-        expect(panel.root.locator(".fuselab-code").first).to_contain_text(fact, timeout=60 * SECOND)
+        expect(panel.root.locator(".fuselab-code").first).to_contain_text(fact)
     fits(panel.root)
     notebook.shoot("features-sass", panel.root)

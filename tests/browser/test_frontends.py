@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab import SCREENSHOTS, SECOND, Notebook, Panel, start_lab
+from lab import MOST, PATIENCE, SCREENSHOTS, Notebook, Panel, start_lab
 from playwright.sync_api import Browser, expect
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.serial,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(MOST),
 ]
 
 CELLS = [
@@ -48,7 +48,7 @@ def test_core_widgets_alone(browser: Browser, tmp_path: Path) -> None:
         notebook.run(0)
         panel = Panel(notebook.run(1))
         plain = panel.button("Edit as plain text")
-        expect(plain).to_be_visible(timeout=120 * SECOND)
+        expect(plain).to_be_visible()
         plain.click()
         area = panel.root.locator("textarea").locator("visible=true")
         expect(area).to_have_value(re.compile("#pragma omp|extern"))
@@ -57,10 +57,10 @@ def test_core_widgets_alone(browser: Browser, tmp_path: Path) -> None:
         area.fill(text.replace("* 2.0f", "* 3.0f"))
         assert area.input_value() != text
         panel.button("Check").click()
-        panel.says(re.compile("Refused"), timeout=60)
+        panel.says(re.compile("Refused"))
         area.fill(text.replace("* 2.0f", "* (1.0f + 1.0f)"))
         panel.button("Keep").click()
-        panel.says(re.compile("the edit is in use"), timeout=60)
+        panel.says(re.compile("the edit is in use"))
         shown = panel.root.locator(".widget-tab-contents").locator("visible=true").first
         said = {
             "Timings": "whole cell",
@@ -81,7 +81,7 @@ def test_core_widgets_alone(browser: Browser, tmp_path: Path) -> None:
 def test_html_alone(browser: Browser) -> None:
     """As in marimo: no magics, no widgets; a result is its page, which runs no script."""
     command = [sys.executable, "-c", WITHOUT_A_SHELL]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     page = browser.new_page(java_script_enabled=False, viewport={"width": 1000, "height": 800})
     for theme in ("light", "dark"):

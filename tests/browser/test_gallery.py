@@ -7,13 +7,14 @@ import json
 import gallery
 import numpy as np
 import pytest
+from lab import MOST
 from playwright.sync_api import Browser
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.serial,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(MOST),
 ]
 
 # How far a square's brightness may be off, of 255, and a picture's height, in pixels.

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable
 
 import pytest
-from lab import SECOND, Notebook, Panel, eventually
+from lab import MOST, Notebook, Panel, eventually
 from PIL import Image
 from playwright.sync_api import Locator, expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(MOST)]
 
 SIZES = {"laptop": (1200, 700), "screen": (1400, 900)}
 
@@ -56,13 +56,13 @@ def test_layout_and_folds(open_notebook: Callable[..., Notebook]) -> None:
     page = notebook.page
     notebook.run(0)
     panel = Panel(notebook.run(1))
-    expect(panel.editor).to_be_visible(timeout=120 * SECOND)
+    expect(panel.editor).to_be_visible()
     folds = panel.root.locator(".fuselab-fold")
     editor = panel.root.locator(".prism-code-editor")
     for name, (width, height) in SIZES.items():
         page.set_viewport_size({"width": width, "height": height})
         panel.button("Check").click()
-        panel.says(re.compile("Passed – "), timeout=60)
+        panel.says(re.compile("Passed – "))
         panel.root.evaluate("e => e.scrollIntoView({block: 'start'})")
         eventually(page, lambda height=height: out_of_view(panel, height - 26))  # the status bar
         # The kernel itself is what stands there; the rest is a line that opens.
@@ -98,7 +98,7 @@ def test_layout_and_folds(open_notebook: Callable[..., Notebook]) -> None:
     expect(folds.last).to_have_attribute("aria-expanded", "true")
     expect(panel.editor).to_have_value("// mine\n" + text)
     panel.button("Check").click()
-    panel.says(re.compile("Passed – "), timeout=60)
+    panel.says(re.compile("Passed – "))
     panel.button("Revert").click()
     panel.says("chain: back to the generated text")
     expect(panel.editor).to_have_value(text)
@@ -117,7 +117,7 @@ def test_layout_and_folds(open_notebook: Callable[..., Notebook]) -> None:
     folds.last.click()
     expect(folds.last).to_have_attribute("aria-expanded", "false")
     panel.button("Check").click()
-    panel.says(re.compile("Refused"), timeout=60)
+    panel.says(re.compile("Refused"))
     expect(folds.last).to_have_attribute("aria-expanded", "true")
     expect(panel.fault).to_be_visible()
     assert not notebook.errors

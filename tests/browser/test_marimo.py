@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab import SCREENSHOTS, SECOND, _free_port, _wait_for
+from lab import MOST, SCREENSHOTS, _free_port, _wait_for
 from playwright.sync_api import Browser, expect
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.serial,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(MOST),
     pytest.mark.skipif("FUSELAB_MARIMO" not in os.environ, reason="marimo is not installed"),
 ]
 
@@ -76,14 +76,14 @@ def test_a_result_in_marimo(browser: Browser, address: str) -> None:
         page = context.new_page()
         page.goto(address)
         card = page.locator(".fuselab-card").first
-        expect(card.get_by_text("#pragma omp").first).to_be_visible(timeout=200 * SECOND)
+        expect(card.get_by_text("#pragma omp").first).to_be_visible()
         facts = ("1 kernel", "checked", "eager moves", "fused moves", "line 10", "fuselab.edit(")
         for fact in facts:
             expect(card).to_contain_text(fact)
         expect(card).not_to_contain_text("%%")  # there are no magics here
         turned = "invert" in card.evaluate("e => getComputedStyle(e).filter")
         assert turned == (theme == "dark")
-        expect(page.locator("body")).to_contain_text("wrong result", timeout=120 * SECOND)
+        expect(page.locator("body")).to_contain_text("wrong result")
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=SCREENSHOTS / f"frontend-marimo-{theme}.png")
         context.close()

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 import torch
 import torch.nn.functional as F
-from lab import SCREENSHOTS
+from lab import MOST, SCREENSHOTS
 from playwright.sync_api import Browser
 
 from fuselab.session.cell_options import CellOptions, Frontend
@@ -17,7 +17,7 @@ from fuselab.session.session import Session
 
 nbconvert = pytest.importorskip("nbconvert")
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(MOST)]
 
 BODY = "y = F.gelu(x)\nz = y * w\np = z.softmax(-1)\n"
 # What reveal.js does to a slide, which nbconvert and RISE load from elsewhere: a page of 960 by 700

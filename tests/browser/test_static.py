@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from lab import OUTPUT, SCREENSHOTS, SECOND, Notebook, Panel
+from lab import MOST, OUTPUT, PATIENCE, SCREENSHOTS, Notebook, Panel
 from playwright.sync_api import expect
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.serial,
     pytest.mark.slow,  # three notebooks and a conversion
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(MOST),
 ]
 
 OpenNotebook = Callable[..., Notebook]
@@ -39,8 +39,8 @@ def test_results_without_a_kernel(open_notebook: OpenNotebook) -> None:
     notebook = open_notebook("static.ipynb", CELLS, height=1600)
     notebook.run(0)
     outputs = notebook.run(1)
-    expect(Panel(outputs).editor).to_be_visible(timeout=300 * SECOND)
-    expect(Panel(notebook.run(2)).editor).to_be_visible(timeout=300 * SECOND)
+    expect(Panel(outputs).editor).to_be_visible()
+    expect(Panel(notebook.run(2)).editor).to_be_visible()
 
     # Trusted: the result has a button that copies the whole kernel.
     notebook.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -74,7 +74,7 @@ def test_results_without_a_kernel(open_notebook: OpenNotebook) -> None:
 
     # Converted to a page: with the button, the kernel and the picture.
     command = [sys.executable, "-m", "nbconvert", "--to", "html", str(path)]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
     page = notebook.page.context.new_page()
     page.set_content(path.with_suffix(".html").read_text(), wait_until="domcontentloaded")
     for fact in FACTS:

@@ -18,15 +18,17 @@ from typing import Any
 
 import nbconvert
 import pytest
-from lab import OUTPUT, SCREENSHOTS, SECOND, Notebook, Panel, fits
+from lab import MOST, OUTPUT, SCREENSHOTS, SECOND, Notebook, Panel, eventually, fits, settled
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Locator, Page, expect
+
+from fusec.call import native
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.serial,
     pytest.mark.slow,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(MOST),
 ]
 
 SIZES = {"screen": (1400, 900), "laptop": (1200, 700)}
@@ -86,6 +88,11 @@ def bottom(of: Locator) -> float:
     return float(box["y"] + box["height"])
 
 
+def below(page: Page, what: Locator, most: float) -> None:
+    """Wait until something ends above a line of the page: it may still be moving there."""
+    eventually(page, lambda: bottom(what) >= most and f"{what} ends at {bottom(what)}")
+
+
 class Tour:
     """The notebook, and a stranger's hands."""
 
@@ -102,7 +109,7 @@ class Tour:
 
     def ended(self, name: str) -> None:
         prompt = self.cell(name).locator(".jp-InputPrompt")
-        expect(prompt).to_have_text(re.compile(r"\[\d+\]"), timeout=120 * SECOND)
+        expect(prompt).to_have_text(re.compile(r"\[\d+\]"))
 
     def ran(self, name: str) -> Locator:
         """Run a cell, and wait until it has run."""
@@ -115,7 +122,7 @@ class Tour:
         for size, (width, height) in SIZES.items():
             self.page.set_viewport_size({"width": width, "height": height})
             self.cell(name).evaluate("e => e.scrollIntoView({block: 'start'})")
-            self.page.wait_for_timeout(300)
+            settled(self.page)
             yield size, height
 
     def look(self, name: str, each: Callable[[str], object] | None = None) -> None:
@@ -136,9 +143,9 @@ def kernel_first(tour: Tour) -> None:
         assert ("invert" in invert) == (theme == "dark")
 
     for size, height in tour.sizes("gelu"):
-        assert bottom(loop) < height - 60, "the loop is below the fold"
+        below(tour.page, loop, height - 60)
         for text in ("eager moves", "fused moves", re.compile("limit here|a copy of its")):
-            assert bottom(card.get_by_text(text).first) < height / 2
+            below(tour.page, card.get_by_text(text).first, height / 2)
         tour.notebook.shoot(f"stranger-gelu-{size}", each=dark_in_the_dark)
     expect(card).to_contain_text(re.compile("[Ww]aits for memory|[Bb]ound by|[Tt]oo small"))
     assert card.evaluate(DEAD) == []
@@ -222,21 +229,22 @@ def panel(tour: Tour) -> None:
     page = tour.page
     output = tour.start("chain")
     panel = Panel(output)
-    expect(panel.editor).to_be_visible(timeout=120 * SECOND)
+    expect(panel.editor).to_be_visible()
     panel.type_at_end_of("return 0;", "  // a comment")
     for size, height in tour.sizes("chain"):
         panel.root.evaluate("e => e.scrollIntoView({block: 'start'})")
+        checking = panel.watch("Checking chain …")
         panel.button("Check").click()
-        expect(panel.root).to_contain_text("Checking chain …")
-        expect(panel.root).not_to_contain_text("Checking chain …", timeout=60 * SECOND)
+        checking()
+        expect(panel.root).not_to_contain_text("Checking chain …")
         panel.says(re.compile("Passed – "))
         verdict = panel.root.locator(".fuselab-verdict")
-        assert bottom(verdict) <= height
+        below(page, verdict, height + 1)
         tour.notebook.shoot(f"stranger-panel-{size}")
         for title in ("Timings", "Tuning", "Fusion", "Stages", "Guards", "Numerics"):
             panel.tab(title).click()
-            page.wait_for_timeout(800)
-            assert panel.root.evaluate(DEAD) == []
+            settled(page)
+            eventually(page, lambda: panel.root.evaluate(DEAD))
             fits(panel.root)
             panel.root.evaluate("e => e.scrollIntoView({block: 'start'})")
             tour.notebook.shoot(f"stranger-{title.lower()}-{size}")
@@ -249,7 +257,7 @@ def panel(tour: Tour) -> None:
     panel.button("Revert").click()
     panel.type_at_end_of("\n{", "\nint broken = ;", after='extern "C"')
     page.keyboard.press("Control+Enter")
-    panel.says(re.compile("Refused.* line"), timeout=90)
+    panel.says(re.compile("Refused.* line"))
     line = panel.editor.input_value().split("int broken")[0].count("\n") + 1
     expect(panel.root.locator(".fuselab-verdict")).to_contain_text(f"line {line}")
     expect(panel.fault).to_contain_text("broken")
@@ -268,7 +276,7 @@ def panel(tour: Tour) -> None:
     panel.type_at_end_of("\n{", "\nfor (volatile int i = 0;; ) i = i + 1;", after='extern "C"')
     began = time.monotonic()
     panel.button("Check").click()
-    panel.says(re.compile("did not end|took longer|did not finish"), timeout=60)
+    panel.says(re.compile("did not end|took longer|did not finish"))
     print(f"an endless edit: refused after {time.monotonic() - began:.1f} s")
     panel.button("Revert").click()
 
@@ -276,7 +284,7 @@ def panel(tour: Tour) -> None:
 def progress_and_stop(tour: Tour) -> None:
     """7: a line at once, a plot while it searches, and Stop ends in one line in every phase."""
     output = tour.start("tune")
-    expect(output.locator("img[alt$='the search so far']")).to_be_visible(timeout=60 * SECOND)
+    expect(output.locator("img[alt$='the search so far']")).to_be_visible()
     tour.ended("tune")
     tour.look("tune")
     for phase in ("compiling", "checking", "measuring", "tuning"):
@@ -285,7 +293,7 @@ def progress_and_stop(tour: Tour) -> None:
         # Watched in the page itself, at each frame: some phases are over in a moment.
         tour.page.wait_for_function(SHOWS, arg=[INDEX[phase], " …"])
         print(f"{phase}: the first line was seen after {time.monotonic() - began:.2f} s")
-        tour.page.wait_for_function(STOPS, arg=[INDEX[phase], f"{phase} …"], timeout=60 * SECOND)
+        tour.page.wait_for_function(STOPS, arg=[INDEX[phase], f"{phase} …"])
         tour.ended(phase)
         said = output.last.inner_text().strip()
         if phase == "tuning":  # what was best so far is in use, measured and shown
@@ -404,6 +412,7 @@ STEPS = (
 
 
 def test_tour(open_notebook: Callable[..., Notebook]) -> None:
+    native.types(wait=True)  # what is timed without it is compared with nothing
     notebook = open_notebook("stranger.ipynb", list(CELLS.values()), width=1400, height=900)
     tour = Tour(notebook)
     failed: list[Exception] = []

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable
 
 import pytest
-from lab import SCREENSHOTS, SECOND, Notebook, Panel, fits
+from lab import MOST, SCREENSHOTS, Notebook, Panel, fits
 from page_timing import CONTENT, open_tab
 from playwright.sync_api import expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(MOST)]
 
 OpenNotebook = Callable[..., Notebook]
 
@@ -31,7 +31,7 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     notebook = open_notebook("tabs.ipynb", CELLS, height=1400)
     notebook.run(0)
     panel = Panel(notebook.run(1))
-    expect(panel.editor).to_be_visible(timeout=120 * SECOND)
+    expect(panel.editor).to_be_visible()
 
     # Every tab, the first time and again; it fails where one takes 20 s, on any machine.
     speed = {f"{title}, first": open_tab(panel, title) for title in CONTENT}
@@ -49,7 +49,7 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     slider = panel.root.get_by_role("slider").first
     slider.focus()
     notebook.page.keyboard.press("ArrowRight")
-    panel.says(re.compile("Passed – "), timeout=90)
+    panel.says(re.compile("Passed – "))
     expect(panel.plot).to_be_visible()
     panel.root.get_by_text("show what differs").click()
     expect(panel.root.locator(".fuselab-new")).to_contain_text(re.compile("tunable"))
@@ -60,7 +60,7 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
 
     # The time of each line, beside its number and in words; a line typed since then has none.
     panel.button("Profile").click()
-    panel.says(re.compile(r"time of each line: (line \d+|not available, because)"), timeout=90)
+    panel.says(re.compile(r"time of each line: (line \d+|not available, because)"))
     counted = panel.root.locator(".pce-line[data-cost]")
     if panel.root.get_by_text("not available, because").count() == 0:
         expect(counted.first).to_have_attribute("data-details", re.compile("% of the time"))
@@ -76,7 +76,7 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     panel.says("gelu and layer_norm share the kernel")
     expect(panel.root.locator("[data-pick][aria-pressed=true]")).to_have_count(2)
     panel.button("What if apart").click()
-    panel.says(re.compile("3 kernels instead of 2: "), timeout=90)
+    panel.says(re.compile("3 kernels instead of 2: "))
     panel.says("same results")
     fits(panel.root)
     notebook.shoot("tabs-fusion", panel.root)
@@ -100,7 +100,7 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     notebook.run(1)
     panel = Panel(notebook.page.locator(".jp-Notebook .jp-Cell").nth(1))
     open_tab(panel, "Guards and breaks")
-    panel.says(re.compile("x has 96 elements in dimension 0, not 512"), timeout=60)
+    panel.says(re.compile("x has 96 elements in dimension 0, not 512"))
     fits(panel.root)
     notebook.shoot("tabs-guards", panel.root)
     output = notebook.run(3)
@@ -109,22 +109,23 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     # Numerics.
     open_tab(panel, "Numerics")
     panel.button("Compare again").click()
-    panel.says("Every output is right", timeout=60)
+    panel.says("Every output is right")
     panel.button("Trace the numbers").click()
-    panel.says("Line by line, inside of the kernels", timeout=60)
+    panel.says("Line by line, inside of the kernels")
     fits(panel.root)
     notebook.shoot("tabs-numerics", panel.root)
 
     # Timings: the limit, the roofline, a sweep.
     open_tab(panel, "Timings")
     panel.button("Against the machine").click()
-    panel.says("Of a copy", timeout=60)
+    panel.says("Of a copy")
     panel.says(re.compile(r"limit [\d.]+ .?s"))
-    expect(panel.button("Sweep")).to_be_enabled(timeout=60 * SECOND)
+    expect(panel.button("Sweep")).to_be_enabled()
     panel.root.get_by_role("combobox", name="Over sizes").select_option(index=0)
+    sweeping = panel.watch("Stop")
     panel.button("Sweep").click()
-    expect(panel.button("Stop")).to_be_visible()
-    expect(panel.button("Sweep")).to_be_enabled(timeout=90 * SECOND)
+    sweeping()
+    expect(panel.button("Sweep")).to_be_enabled()
     expect(panel.plot).to_have_count(3)
     fits(panel.root)
     notebook.shoot("tabs-timings", panel.root)
@@ -133,12 +134,12 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     open_tab(panel, "Tuning")
     panel.root.get_by_role("combobox", name="Budget").select_option(label="5 s")
     panel.button("Tune").click()
-    panel.says(re.compile("in use .* after"), timeout=90)
-    expect(panel.button("Tune")).to_be_enabled(timeout=60 * SECOND)
+    panel.says(re.compile("in use .* after"))
+    expect(panel.button("Tune")).to_be_enabled()
     # On a busy machine a few seconds are enough for one configuration.
     panel.root.locator(".fuselab-spot").last.focus()
     notebook.page.keyboard.press("Enter")
-    panel.says(re.compile("is in use|was refused"), timeout=60)
+    panel.says(re.compile("is in use|was refused"))
     fits(panel.root)
     notebook.shoot("tabs-tuning", panel.root)
 

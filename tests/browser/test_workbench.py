@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 
 import pytest
-from lab import SECOND, Notebook, Panel, fits
+from lab import MOST, Notebook, Panel, fits
 from playwright.sync_api import expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(MOST)]
 
 OpenNotebook = Callable[..., Notebook]
 
@@ -37,7 +37,7 @@ def open_fake(open_notebook: OpenNotebook, name: str, **size: int) -> tuple[Note
     notebook = open_notebook(name, FAKE, **size)
     notebook.run(0)
     panel = Panel(notebook.run(1))
-    expect(panel.editor).to_be_visible(timeout=90 * SECOND)
+    expect(panel.editor).to_be_visible()
     return notebook, panel
 
 
@@ -161,21 +161,21 @@ def test_fuse_panel(open_notebook: OpenNotebook) -> None:
     notebook = open_notebook("fuse.ipynb", REAL, height=1500)
     notebook.run(0)
     panel = Panel(notebook.run(1))
-    expect(panel.editor).to_be_visible(timeout=120 * SECOND)
+    expect(panel.editor).to_be_visible()
     panel.says(re.compile("[1-9] kernel"))
     # An edit that is right, one that is wrong, one that does not compile.
     panel.type_at_end_of("return 0;", "  // a person typed this")
     panel.button("Check").click()
-    panel.says(re.compile("Passed – "), timeout=90)
+    panel.says(re.compile("Passed – "))
     notebook.shoot("fuse-passed", panel.root)  # the picture in the README
     panel.type_at_end_of("\n{", "\nreturn 0;", after='extern "C"')
     panel.button("Keep").click()
-    panel.says(re.compile("Refused: wrong result"), timeout=90)
+    panel.says(re.compile("Refused: wrong result"))
     panel.button("Revert").click()
     panel.says(re.compile("back to the generated text"))
     panel.type_at_end_of("\n{", "\nint broken = ;", after='extern "C"')
     notebook.page.keyboard.press("Control+Enter")
-    panel.says(re.compile("Refused.* line"), timeout=90)
+    panel.says(re.compile("Refused.* line"))
     expect(panel.fault).to_contain_text("broken")
     panel.button("Revert").click()
     panel.says(re.compile("back to the generated text"))

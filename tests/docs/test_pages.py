@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import fuselab
+from fusec.call import native
 from support.pages import Block, blocks, differences, fresh_shell, rewritten, run_in
 from support.paths import ROOT
 from support.reading_list import counted_again, readings
@@ -44,6 +45,7 @@ took 7.25 ms
 def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     monkeypatch.setenv("FUSEC_STRICT", "1")
     monkeypatch.chdir(tmp_path)  # what a page writes lies there
+    native.types(wait=True)  # a page was written with it, and says where a time was taken without
     yield fresh_shell()
     fuselab.unload_ipython_extension(fresh_shell())
 
@@ -156,6 +158,8 @@ def test_the_map_is_a_map() -> None:
 def test_a_page_shows_what_the_code_prints(shell: Any, name: str) -> None:
     if torch.__version__.split("+")[0] != pinned():
         pytest.skip(f"the pages are of torch {pinned()}; graphs of other releases look otherwise")
+    native.prepare()
+    native.await_types(240.0)  # what is timed before says so
     found = differences((ROOT / name).read_text(), run_in(shell))
     assert not found, "\n".join([*found, "`make pages` writes it anew"])
 

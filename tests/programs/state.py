@@ -16,7 +16,7 @@ import fusec
 from programs import prelude
 from programs.check import BASELINE, LAYOUT, NUDGE, TF32, Kind, differences, kind_of
 from programs.nodes import StateProgram, space_of
-from programs.ways import AS_EVER, Way, joined
+from programs.ways import AS_EVER, Way
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 # By how much inputs are changed to see which elements are unstable, in parts of ``NUDGE``: about
@@ -100,7 +100,7 @@ def run(
     try:
         space = space_of(program, exact=exact, device=device, inference=inference)
         way.put(space)
-        function = compiler(joined(space["f"]) if way.zeros else space["f"])
+        function = compiler(space["f"])
         for number, time in order(program):
             prelude.notes.clear()
             try:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fusec.call.epilogue import Marks
+from fusec.call.unasked import UnaskedGradients
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class RecordedPlan:
         layouts: Shape and strides of each of these, or its memory format.
         marks: What AOTAutograd puts on results whose sizes vary.
         hidden: Outputs that may lie in something computed within, which autograd is not told.
+        unasked: Which inputs get no gradient where some results are not asked for theirs; None
+            where that is not known, and they get zeros.
     """
 
     updated: tuple[int, ...]
@@ -34,6 +37,7 @@ class RecordedPlan:
     symbols: int
     marks: Marks
     hidden: tuple[int, ...]
+    unasked: UnaskedGradients | None
 
     def saved(self, ctx: Any, inputs: Sequence[Any], outputs: list[Any]) -> tuple[Any, ...]:
         """Save for backward what forward computed for it; return what its caller gets.
@@ -58,6 +62,8 @@ class RecordedPlan:
             values = [outputs[i] for i in self.constant]
             ctx.mark_non_differentiable(*[v for v in values if isinstance(v, torch.Tensor)])
         ctx._materialize_non_diff_grads = False
+        if self.unasked is not None:
+            self.unasked.expect(ctx, outputs)
         return tuple(outputs[: self.returned])
 
     def laid_out(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:

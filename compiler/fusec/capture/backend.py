@@ -33,6 +33,7 @@ from fusec.capture.own_tracing import own_tracing
 from fusec.capture.result_modes import ResultModes, result_modes
 from fusec.capture.side_effects import side_effects
 from fusec.capture.tuned_calls import TunedCalls
+from fusec.capture.unasked import leave_unasked
 from fusec.compiled.graph import CompiledGraph
 from fusec.devices import GPU
 from fusec.errors import BadOption
@@ -144,7 +145,10 @@ class Backend:
             graph.run_in_eager(reason)
         if reason or not self.builds:
             return graph
-        _take_shortcuts(graph, compiler, result_modes(module, captured.records))
+        modes = result_modes(module, captured.records)
+        if graph.compiled is not None:
+            leave_unasked(graph.compiled, module, compiler.joint)
+        _take_shortcuts(graph, compiler, modes)
         native.prepare()  # not earlier: where it has to be built, that takes a compiler's time
         return graph.entry()
 

@@ -94,6 +94,11 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "nothing: there is nothing in it to compile",
     ),
     (
+        r"function `(?P<what>(?:manual_seed|manual_seed_all|set_rng_state))\.?`",
+        "{what} sets the random numbers, in Python",
+        "nothing: what is drawn before it and after it has to be compiled apart",
+    ),
+    (
         r"builtin operator `(?P<what>\w+)`",
         "{what}() runs in Python",
         "call {what}() outside of the compiled code",

@@ -38,8 +38,9 @@ from fusec.capture.number_restarts import (
     looking_for_numbers,
 )
 from fusec.capture.shared_inputs import sharing_elements
+from fusec.capture.unasked import JointGradients, Missing, joint_gradients, missing_gradients
 from fusec.compiled.graph import CompiledGraph
-from fusec.compiled.part import CompiledPart
+from fusec.compiled.part import CompiledPart, is_backward
 from fusec.devices import GPU, is_gpu
 from fusec.errors import DeviceNotThere, FusecError, in_words
 from fusec.freezing import FrozenMiss, refuse_if_frozen
@@ -48,6 +49,7 @@ from fusec.graph.decompositions import decomposition_table
 from fusec.graph.pipeline import GraphForm, Subject, format_passes, run_passes
 from fusec.graph.regions import inline_regions
 from fusec.graph.training.saved import recomputed_operators, saved_tensors
+from fusec.graph.training.unasked import copied, without_gradients
 from fusec.ir.body import Buffer
 from fusec.lower.values import GraphNotLowered
 from fusec.options import Options
@@ -58,6 +60,8 @@ from fusec.tune.asked import choose_products, pin
 
 # AOTAutograd's option to hand out the backward graph when it has the forward part compiled.
 _ASK_FOR_BOTH = "force_non_lazy_backward_lowering"
+# How many forms a backward part has at most, by which of its gradients are missing.
+_MOST_FORMS = 8
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,7 @@ class GraphCompiler:
         self.records = torch.is_grad_enabled()
         self.partition: tuple[Stage, ...] = ()
         self.returned: int | None = None  # by the forward part of a joint graph, to its caller
+        self.joint = JointGradients()
         # All of the graph, if it can be called by itself.
         self.direct: CompiledPart | None = None
         self.forward: CompiledPart | None = None  # the part of a joint graph that calls run
@@ -154,6 +159,7 @@ class GraphCompiler:
         started = time.perf_counter()
         results = given["num_fwd_outputs"]
         inline_regions(joint)
+        self.joint = joint_gradients(joint, results)
         self._run_passes(GraphForm.JOINT, joint, results=results)
         with functorch_config.patch(cse=False):  # torch's own pass imports TorchInductor
             forward, backward = min_cut_rematerialization_partition(joint, inputs, **given)
@@ -199,12 +205,62 @@ class GraphCompiler:
             if self.orders.put_off is not None and _has_known_sizes(module):
                 self.orders.put_off(lambda: self._part("backward", module))
                 return module
+            kept = copied(module) if self._may_leave_out(module) else None
             if self.graph.compiled is not None or not _has_known_sizes(module):
                 refuse_if_frozen(f"the backward part of {self.graph.name}")
-                return disable(disable(compile_part)(module, inputs))
-            return disable(self._later(module))
+                whole = disable(compile_part)(module, inputs)
+            else:
+                whole = self._later(module)
+            return disable(whole if kept is None else self._leaving_out(whole, kept))
 
         return compile_backward
+
+    def _may_leave_out(self, module: fx.GraphModule) -> bool:
+        """Whether a backward graph may have to do without some of the gradients that it takes.
+
+        On a GPU it is compiled while forward runs first, when nobody knows which are missing.
+        """
+        values = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+        devices = {v.device.type for v in values if isinstance(v, torch.Tensor)}
+        return len(self.joint.flows) > 1 and devices == {"cpu"}
+
+    def _leaving_out(
+        self, whole: Callable[[list[Any]], Any], kept: fx.GraphModule
+    ) -> Callable[[list[Any]], Any]:
+        """Return a backward part of which another form runs where gradients are missing.
+
+        Args:
+            whole: Takes all of them.
+            kept: Its graph, before passes changed it.
+        """
+        others: dict[Missing, Callable[[list[Any]], Any]] = {}
+
+        def without(missing: Missing) -> Callable[[list[Any]], Any]:
+            with self.orders.lock:
+                if missing not in others and len(others) < _MOST_FORMS:
+                    others[missing] = self._without(missing, kept) or whole
+                return others.get(missing, whole)
+
+        def call(inputs: list[Any]) -> Any:
+            missing = missing_gradients()
+            return (without(missing) if missing else whole)(inputs)
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+
+    def _without(self, missing: Missing, kept: fx.GraphModule) -> Callable[[list[Any]], Any] | None:
+        """Return a backward part that does without some gradients; None if there is none."""
+        module = without_gradients(kept, *missing)
+        if module is None:
+            return None
+        try:
+            refuse_if_frozen(f"another backward part of {self.graph.name}")
+        except FrozenMiss:
+            return None  # the whole one computes from zeros
+        number = 2 + sum(part.kind.startswith("backward ") for part in self.graph.parts)
+        self.stages.append(graph_stage("decompose backward", 0.0, module))
+        found: Callable[[list[Any]], Any] = self._part(f"backward {number}", module)
+        return found
 
     def _later(self, module: fx.GraphModule) -> Callable[[list[Any]], Any]:
         """Return the backward part of a graph that is compiled while forward runs first.
@@ -286,7 +342,7 @@ class GraphCompiler:
         return _Made(kind, module, None, stages, reason)
 
     def _compile_part(self, kind: str, module: fx.GraphModule, stages: list[Stage]) -> CompiledPart:
-        if kind == "backward":
+        if is_backward(kind):
             results = result_names(self.graph.eager)
             name_gradients(module, self.names, results, self.saved_names)
         else:

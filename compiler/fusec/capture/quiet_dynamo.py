@@ -4,7 +4,9 @@ After each compilation it empties the processor's cache and times one evaluation
 a log and a metric: a tenth of the time that a small function takes to compile.  It reads the whole
 of every file that it traces through for the names of functions, which only another log shows.  And
 where an optimizer marks its step for the profiler, it warns that it ignores the mark: in a notebook
-a red box, about code that nobody wrote, below every training cell.
+a red box, about code that nobody wrote, below every training cell.  Of ``Tensor.item()``
+it says in a dozen lines which setting of its own would help; the report has the graph break, with
+its line and a way to mend it.
 
 All are hooked once a process, and look at what the thread is doing: most calls compile nothing, and
 should not pay.  Python's garbage collector rests while TorchDynamo traces.
@@ -23,8 +25,10 @@ from torch._dynamo.callback import callback_handler
 from fusec.gc_pause import Rest
 
 _TIMES, _NAMES = "profile_guard_manager", "get_funcname"
-_LOGGER = "torch._dynamo.variables.ctx_manager"
-_REMARK = "Profiler record function"
+_REMARKS = {
+    "torch._dynamo.variables.ctx_manager": "Profiler record function",
+    "torch._dynamo.variables.tensor": "Graph break from `Tensor.item()`",
+}
 _thread = threading.local()
 
 
@@ -53,7 +57,8 @@ def _is_quiet() -> bool:
 @functools.cache
 def install() -> None:
     """Hook into TorchDynamo, once; a release that has no such parts is left alone."""
-    logging.getLogger(_LOGGER).addFilter(_says_something)
+    for name in _REMARKS:
+        logging.getLogger(name).addFilter(_says_something)
     _name_no_functions()
     guards: Any = torch._dynamo.guards
     original, log = getattr(guards, _TIMES, None), getattr(guards, "guards_log", None)
@@ -109,7 +114,7 @@ def _ends(_: object) -> None:
 
 
 def _says_something(record: logging.LogRecord) -> bool:
-    return not (_is_quiet() and str(record.msg).startswith(_REMARK))
+    return not (_is_quiet() and str(record.msg).startswith(tuple(_REMARKS.values())))
 
 
 __all__ = ["Quiet", "install"]

@@ -291,8 +291,26 @@ def _is_lost(value: torch.Tensor, bases: set[int]) -> bool:
     )
 
 
-# Whether a tensor has a history.  It is asked once: an assertion that fails takes it away.
+# Whether a tensor has a history; None where torch fails to say.  It is asked once: an assertion
+# that fails takes it away.
 _HISTORIES = WeakTensorKeyDictionary()
+
+
+class UnknownHistory(Exception):
+    """torch fails to say what a tensor was made by."""
+
+
+def history(value: torch.Tensor) -> Any:
+    """Return the function of autograd's that a fake tensor was made by; None if there is none.
+
+    Raises:
+        UnknownHistory: torch fails to say.
+    """
+    if not _has_history(value):
+        return None
+    if _HISTORIES[value] is None:
+        raise UnknownHistory
+    return value.grad_fn
 
 
 def _has_history(value: torch.Tensor) -> bool:
@@ -301,16 +319,14 @@ def _has_history(value: torch.Tensor) -> bool:
     A view of what needs gradients makes its history anew when it is asked for and another view has
     updated its memory; torch fails an assertion of its own there for some fake tensors.
     """
-    found = _HISTORIES.get(value)
-    if found is None:
+    if value not in _HISTORIES:
         wants_gradients = value.requires_grad
         try:
-            found = value.grad_fn is not None
+            _HISTORIES[value] = value.grad_fn is not None
         except RuntimeError:
-            found = True
+            _HISTORIES[value] = None
             value.requires_grad_(wants_gradients)  # others ask for it, too
-        _HISTORIES[value] = found
-    return bool(found)
+    return _HISTORIES[value] is not False
 
 
 def _storage(value: torch.Tensor) -> int:
@@ -347,7 +363,9 @@ def _as_inference(value: torch.Tensor) -> torch.Tensor:
 
 __all__ = [
     "ResultModes",
+    "UnknownHistory",
     "drops_leaves",
+    "history",
     "lets_gradients_through",
     "loses_hooks",
     "mixes_modes",

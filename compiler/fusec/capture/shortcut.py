@@ -111,11 +111,11 @@ class Shortcut:
 
         Returns:
             Whether there is nothing more to learn of this call: False where the native part is
-            still being built.
+            still being built, or may be another time.
         """
         found = native.types()
         if found is None:
-            return bool(native.problem())
+            return native.is_lost()
         try:
             with self._learning:
                 self._forget_dead()

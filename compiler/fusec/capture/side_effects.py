@@ -7,6 +7,8 @@ import sys
 from types import FrameType
 from typing import Any
 
+from torch._dynamo.variables.misc import NewGlobalVariable
+
 from fusec.report import SideEffect
 
 _CALLER = "_call_user_compiler"  # the method of TorchDynamo's that calls a backend
@@ -34,7 +36,9 @@ def _of(effects: Any) -> list[SideEffect]:
     for variable, written in effects.store_attr_mutations.items():
         source = _source(variable)
         for name in written:
-            if source and not _is_plumbing(name):
+            if source == name and isinstance(variable, NewGlobalVariable):
+                found[SideEffect(name, "this global is set", of_global=True)] = None
+            elif source and not _is_plumbing(name):
                 found[SideEffect(f"{source}.{name}", "it is set")] = None
     for variable in effects.id_to_variable.values():
         source = _source(variable)

@@ -70,8 +70,9 @@ class TunedCalls:
 
     def _is_whole(self) -> bool:
         """Whether every part that the graph will have is there."""
-        kinds = {part.kind for part in self.graph.parts}
-        return "forward" not in kinds or "backward" in kinds
+        parts = self.graph.parts
+        recorded = any(part.kind == "forward" for part in parts)
+        return not recorded or any(part.is_backward for part in parts)
 
 
 __all__ = ["TunedCalls"]

@@ -323,8 +323,8 @@ class GraphCalls:
     @property
     def ran_backward(self) -> bool:
         """Whether backward has run with its inputs kept; what is timed has it then, too."""
-        kinds = {part.kind for part in self.parts if part.last_inputs is not None}
-        return self._gradients and "backward" in kinds
+        ran = [part for part in self.parts if part.last_inputs is not None]
+        return self._gradients and any(part.is_backward for part in ran)
 
     @property
     def records_gradients(self) -> bool:

@@ -208,9 +208,9 @@ def check_edit(
             kept=kept,
             trust=trust,
             sanitize=sanitize,
-            meanwhile=None if part.kind == "backward" else lambda: _prepare(graph, kept_references),
+            meanwhile=None if part.is_backward else lambda: _prepare(graph, kept_references),
         )
-        if not verdict.ok or part.kind == "backward":
+        if not verdict.ok or part.is_backward:
             return verdict
         before = kernel.runnable()
         part.link(kernel.name, watched(kernel, text))

@@ -58,11 +58,12 @@ def measure_beside(
 
 def limit_of(graph: GraphCalls) -> Limit | None:
     """Return ``CompiledGraph.limit``."""
-    forward = [part for part in graph.parts if part.kind != "backward"]
+    forward = [part for part in graph.parts if not part.is_backward]
     if len(forward) != 1 or forward[0].last_inputs is None:
         return None
-    backward = [part for part in graph.parts if part.kind == "backward" and part.last_inputs]
-    timed = forward + (backward if graph.ran_backward else [])
+    backward = [part for part in graph.parts if part.is_backward and part.last_inputs]
+    backward.sort(key=lambda part: part.kind)  # of its forms the one that takes all gradients
+    timed = forward + (backward[:1] if graph.ran_backward else [])
     whole = with_backward if graph.ran_backward else _forward
     with graph.lock, torch.set_grad_enabled(graph.ran_backward):
         inputs = graph.copies()

@@ -32,11 +32,17 @@ from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
 
 
+def is_backward(kind: str) -> bool:
+    """Whether a part of this kind computes gradients."""
+    return kind.startswith("backward")
+
+
 class CompiledPart:
     """The kernels and the host program of one ATen-level graph.
 
     Attributes:
-        kind: ``forward``, ``backward`` or ``inference``.
+        kind: ``forward``, ``backward`` or ``inference``; ``backward 2`` is another form of a
+            backward part, for calls in which some of the gradients that it takes are missing.
         state: What the pipeline's stages yielded.
         kernels: By name, in order of launch.
         externs: The operators that run as ATen's own kernels, with reasons.
@@ -65,7 +71,7 @@ class CompiledPart:
         self.notes: list[str] = []
         program = state.scheduled
         # Of what backward reads nothing is the user's to share.
-        self._check = InputCheck(program, state.updated, alone=kind != "backward")
+        self._check = InputCheck(program, state.updated, alone=not is_backward(kind))
         # The captured graph in eager, where this part is called in its place.
         self.captured: Callable[..., Any] | None = None
         bodies = {s.name: s.body for s in program.steps if isinstance(s, Compute)}
@@ -84,6 +90,11 @@ class CompiledPart:
         self._namespace: dict[str, Any] = {}
         self._run: Callable[..., list[Any]] | None = None
         self._entry: Callable[..., list[Any]] | None = None
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether it computes gradients."""
+        return is_backward(self.kind)
 
     # -- building ---------------------------------------------------------------------------
 
@@ -184,7 +195,7 @@ class CompiledPart:
                         self._linked,
                         self._failed,
                         self._work(),
-                        frees_inputs=self.kind == "backward",
+                        frees_inputs=self.is_backward,
                         epilogue=self.epilogue,
                         check=self._check.native(),
                     )
@@ -310,7 +321,7 @@ class CompiledPart:
         may put something else in their place: hooks on saved tensors return other strides, another
         dtype. Those of the others were guarded: they are a mistake.
         """
-        return (Unreadable, UnexpectedInput) if self.kind == "backward" else (Unreadable,)
+        return (Unreadable, UnexpectedInput) if self.is_backward else (Unreadable,)
 
     def _or_by_operators(
         self, run: Callable[[list[Any]], list[Any]]
@@ -344,7 +355,7 @@ class CompiledPart:
         changed = {*self.state.updated, *changed} & {*program.inputs}
         if len(program.inputs) == inputs:
             changed = {name for i, name in enumerate(program.inputs) if i in positions} & changed
-        return bool(positions) and bool(changed) and self.kind != "backward"
+        return bool(positions) and bool(changed) and not self.is_backward
 
     @property
     def updates_inputs(self) -> bool:

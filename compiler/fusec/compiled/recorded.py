@@ -10,6 +10,7 @@ import torch
 from fusec.call.autocast import without_autocast
 from fusec.call.epilogue import Marks, put_marks
 from fusec.call.recorded_plan import RecordedPlan
+from fusec.call.unasked import UnaskedGradients, without_unasked
 from fusec.call.updates import note_updates
 from fusec.compiled.references import JSON, NotKept, constant, constant_value
 
@@ -39,6 +40,7 @@ def written_plan(plan: RecordedPlan) -> JSON:
         "symbols": plan.symbols,
         "marks": written_marks(plan.marks),
         "hidden": list(plan.hidden),
+        "unasked": plan.unasked and [list(plan.unasked.positions), list(plan.unasked.flows)],
     }
 
 
@@ -54,7 +56,7 @@ def read_marks(data: JSON) -> Marks:
 
 def read_plan(data: JSON) -> RecordedPlan:
     """Return what ``written_plan`` wrote."""
-    layouts = []
+    layouts, unasked = [], data.get("unasked")
     for known, memory_format in data["layouts"]:
         shape, strides = (None, None) if known is None else map(tuple, known)
         layouts.append((shape, strides, constant_value(memory_format)))
@@ -67,6 +69,7 @@ def read_plan(data: JSON) -> RecordedPlan:
         int(data["symbols"]),
         read_marks(data["marks"]),
         tuple(data["hidden"]),
+        UnaskedGradients(*map(tuple, unasked)) if unasked else None,
     )
 
 
@@ -80,6 +83,10 @@ def recorded(plan: RecordedPlan, run_forward: Run, run_backward: Run) -> Callabl
     """
     run_forward, run_backward = without_autocast(run_forward), without_autocast(run_backward)
 
+    def run(ctx: Any, gradients: Sequence[Any]) -> tuple[Any, ...]:
+        given = plan.laid_out(_plain(plan, gradients))
+        return tuple(run_backward([*ctx.symints, *ctx.saved_tensors, *given]))
+
     class Recorded(torch.autograd.Function):
         """The graph, for autograd."""
 
@@ -91,8 +98,12 @@ def recorded(plan: RecordedPlan, run_forward: Run, run_backward: Run) -> Callabl
         def backward(ctx: Any, *gradients: Any) -> Any:
             if torch.is_grad_enabled():
                 raise RuntimeError(_TWICE)  # as AOTAutograd says it
-            given = plan.laid_out(_plain(plan, gradients))
-            return tuple(run_backward([*ctx.symints, *ctx.saved_tensors, *given]))
+            filled = plan.unasked and plan.unasked.filled(ctx, gradients)
+            if not filled:
+                return run(ctx, gradients)
+            if not filled.reached:
+                return (None,) * len(ctx.needs_input_grad)
+            return without_unasked(run(ctx, filled.gradients), filled.reached)
 
     apply: Callable[..., Any] = Recorded.apply
     updated = plan.updated

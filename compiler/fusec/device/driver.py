@@ -73,12 +73,14 @@ def _packer() -> Callable[[Any, int], PackedKernel | None]:
     return target.pack
 
 
-@functools.cache
 def machine() -> PlanDriver | None:
-    """Return this machine's; None where there is no driver of CUDA's."""
+    """Return this machine's; None where CUDA has no driver, or the native part is not there yet."""
     found = native.device_types()
-    if found is None or torch.version.hip is not None:
-        return None
+    return None if found is None or torch.version.hip is not None else _machine(found)
+
+
+@functools.cache
+def _machine(found: native.DeviceTypes) -> PlanDriver | None:
     from triton import knobs
 
     try:

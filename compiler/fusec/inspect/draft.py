@@ -181,6 +181,8 @@ def draft(
     captured: Iterable[Captured],
     symbolic: Captured | None = None,
     errors: Sequence[tuple[BaseException, SourceLine | None]] = (),
+    *,
+    of_cell: bool = False,
 ) -> Draft:
     """Return the report of what was captured.
 
@@ -189,6 +191,7 @@ def draft(
         captured: What came of it.
         symbolic: What came of it with symbolic sizes.
         errors: What capture raised, with the user's lines.
+        of_cell: Whether it is a notebook's cell: the names that it assigns are its results.
     """
     captured = list(captured)
     graphs = [graph for each in captured for graph in each.graphs]
@@ -204,7 +207,7 @@ def draft(
     for each in captured:
         found += map(_break, each.breaks)
         for graph in each.graphs:
-            found += _of_graph(graph)
+            found += _of_graph(graph, of_cell)
         found += [Obstacle(Kind.RECOMPILE, again.text, again.hint) for again in each.recompiles]
         found += _guards(each.guards)
     if symbolic is not None:
@@ -223,7 +226,7 @@ def _break(found: GraphBreak) -> Obstacle:
     return Obstacle(kind, found.reason, found.hint, found.where)
 
 
-def _of_graph(graph: CompiledGraph) -> Iterator[Obstacle]:
+def _of_graph(graph: CompiledGraph, of_cell: bool) -> Iterator[Obstacle]:
     if graph.fallback:
         yield Obstacle(
             Kind.EAGER,
@@ -233,6 +236,8 @@ def _of_graph(graph: CompiledGraph) -> Iterator[Obstacle]:
     for call in graph.externs:
         yield Obstacle(Kind.OPERATOR, f"{call.name}: {call.reason}", "", call.where)
     for effect in graph.effects:
+        if of_cell and effect.of_global:
+            continue
         yield Obstacle(
             Kind.EFFECT,
             f"{effect.name}: {effect.change}",

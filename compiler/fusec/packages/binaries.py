@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +23,7 @@ from fusec.helper_block import with_helpers
 from fusec.machine import features
 from fusec.packages.errors import CannotPackage
 from fusec.packages.programs import PackagedKernel
+from fusec.packages.runtime.binding import SYMBOL, mark
 from fusec.packages.runtime.processor import LEVELS, SYSTEM, machine
 from fusec.systems import this_system
 from fusec.toolchain.compiler import Compiler, find_compiler
@@ -101,7 +102,10 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def build_binaries(
-    kernels: Sequence[PackagedKernel], host: str, names: Sequence[str]
+    kernels: Sequence[PackagedKernel],
+    host: str,
+    names: Sequence[str],
+    tables: Mapping[str, bytes],
 ) -> list[Binary]:
     """Build a package's library for each kind of processor.
 
@@ -109,6 +113,8 @@ def build_binaries(
         kernels: Their texts.
         host: The C++ of the programs.
         names: The kinds.
+        tables: The members that say what the programs take and do: each library says that it was
+            made for them.
 
     Raises:
         CannotPackage: There is no compiler for one of them.
@@ -119,7 +125,7 @@ def build_binaries(
     jobs: list[tuple[str, str, str, tuple[str, ...]]] = []
     for name in names:
         jobs += [(name, k.name, _whole(k.text), (f"-D{k.entry}={k.symbol}",)) for k in kernels]
-        jobs.append((name, "programs", _with_files(host), ()))
+        jobs.append((name, "programs", _with_files(host) + _marked(name, tables), ()))
         jobs.append((name, "threads", (_NATIVE / "threads.cpp").read_text(), ("-O2",)))
         if _compiler(name)[0].facts.calls == "kmp":  # clang's calls of OpenMP, answered by g++'s
             answers = files("fusec.toolchain").joinpath("openmp/entry.cpp").read_text()
@@ -132,6 +138,12 @@ def build_binaries(
         own = [data for job, data in zip(jobs, objects, strict=True) if job[0] == name]
         found.append(Binary(name, _link(name, own), LEVELS[name]))
     return found
+
+
+def _marked(name: str, tables: Mapping[str, bytes]) -> str:
+    said = mark(tables, Binary(name, b"", LEVELS[name]).json())
+    shown = 'extern "C" __attribute__((visibility("default"))) const char'
+    return f'\n{shown} {SYMBOL}[] = "{said}";\n'
 
 
 def header() -> str:

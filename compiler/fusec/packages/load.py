@@ -70,6 +70,15 @@ class TorchTensors:
         dtype = _NAMES.get(value.dtype) or str(value.dtype)
         return TensorFacts(dtype, tuple(value.shape), value.stride(), str(value.device))
 
+    def is_same(self, value: Any, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> bool:
+        """Whether a tensor is just so: asked of every operator's results."""
+        return (
+            value.dtype is _DTYPES[dtype]
+            and value.shape == shape
+            and value.stride() == strides
+            and value.layout is torch.strided
+        )
+
     def key(self, args: Sequence[Any]) -> tuple[object, ...] | None:
         """Return types, sizes and strides; None for what is not on the CPU."""
         found: list[object] = []

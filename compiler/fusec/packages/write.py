@@ -244,7 +244,12 @@ class _Contents:
         binaries: list[Binary] = []
         if self.codes is None:
             host.functions.append(c_entry(self.programs, alone, self._places(data)))
-            binaries = build_binaries(list(self.kernels.values()), host.text(), names)
+            tables = {
+                "guards.json": canonical(self._guards()),
+                "weights.json": canonical(self._weights()),
+                **members,
+            }
+            binaries = build_binaries(list(self.kernels.values()), host.text(), names, tables)
         facts: dict[str, Any] = {
             "name": self.name,
             "versions": {

@@ -223,6 +223,13 @@ class System:
         """Return on how many processors this process may run."""
         return os.cpu_count() or 1
 
+    def is_busy(self) -> bool:
+        """Whether there is work for every processor already, as far as the system says so."""
+        try:
+            return os.getloadavg()[0] >= self.processors()
+        except (AttributeError, OSError):
+            return False
+
     def after_fork(self, in_child: Callable[[], object]) -> None:
         """Have a function called in every fork of this process."""
 

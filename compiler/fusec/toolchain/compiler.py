@@ -289,10 +289,14 @@ def probe(executable: str, march: tuple[str, ...] = ()) -> Compiler | None:
                 made = replace(made, entry=build_entry(made, folder))
                 if not made.entry:
                     continue
-            for flags in choices:
-                compiler = replace(made, flags=flags)
-                if builds(compiler):
-                    return _remember(key, compiler)
+            worked = next(
+                (n for n, f in enumerate(choices) if builds(replace(made, flags=f))), None
+            )
+            if worked is not None:
+                # What is remembered is so for good: a disk that was full for a moment is no reason
+                # to do without the processor's widest vectors.
+                again = (n for n in range(worked) if builds(replace(made, flags=choices[n])))
+                return _remember(key, replace(made, flags=choices[next(again, worked)]))
     return None
 
 

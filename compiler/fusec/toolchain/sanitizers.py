@@ -7,7 +7,6 @@ and with one, and ends.  Each argument is memory of exactly its size.
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
 from collections.abc import Sequence
@@ -74,19 +73,36 @@ def sanitizers() -> tuple[str, ...]:
     return _sanitizers(find_compiler())
 
 
-@functools.lru_cache(maxsize=4)
+_known: dict[Compiler, tuple[str, ...]] = {}
+
+
 def _sanitizers(compiler: Compiler) -> tuple[str, ...]:
+    """Return what the compiler has; what it could not be asked for now is asked again."""
+    if compiler not in _known:
+        found, sure = _asked_for(compiler)
+        if not sure:
+            return found
+        _known[compiler] = found
+    return _known[compiler]
+
+
+def _asked_for(compiler: Compiler) -> tuple[tuple[str, ...], bool]:
+    """Return the same, and whether nothing but the compiler is the reason."""
+    sure = True
     for chosen in ((ADDRESS, UNDEFINED), (UNDEFINED,)):
         with scratch() as folder:
             Path(folder, MAIN).write_text(_PROBE)
             try:
                 _build(compiler, [MAIN], folder, chosen)
                 done = subprocess.run([str(Path(folder, PROGRAM))], check=False, timeout=20)
-            except (CompileError, OSError, subprocess.SubprocessError):
+            except CompileError:
+                continue
+            except (OSError, subprocess.SubprocessError):  # no room, or too busy
+                sure = False
                 continue
             if done.returncode == 0:
-                return chosen
-    return ()
+                return chosen, sure
+    return (), sure
 
 
 def run_watched(

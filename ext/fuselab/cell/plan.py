@@ -33,7 +33,7 @@ import ast
 import linecache
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fusec.report import GraphBreak
 from fuselab.cell.segments import CellSource, Segment, is_definition, split_cell
@@ -82,6 +82,18 @@ class CellPlan:
             return ()
         kept = {*self.out, *self.carried}
         return tuple(name for name in segment.assigns if name not in kept)
+
+    def headed(self, header: str | None) -> CellPlan:
+        """Return the plan with another first line: options that change nothing of the code.
+
+        Args:
+            header: The ``%%fuse`` line as it stands now; None where the cell has none.
+        """
+        before, line, body = self.text.partition("\n")
+        if header is None or header == before:
+            return self
+        register_source(self.filename, text := header + line + body)
+        return replace(self, text=text)
 
     def __str__(self) -> str:
         lines = [f"{self.name} ({self.filename})"]

@@ -48,7 +48,7 @@ def said_of(counts: LineCounts) -> str:
     most = sorted(counts.lines.items(), key=lambda item: -item[1].share)[:MOST_NAMED]
     named = [f"line {n} {words.share(line.share)}" for n, line in most if line.share >= LEAST]
     if counts.elsewhere >= LEAST:
-        named.append(f"no line's {words.share(counts.elsewhere)}")
+        named.append(f"outside of them {words.share(counts.elsewhere)}")
     looked = f"seen {counts.samples:,} times by {counts.by}"
     return f"{whose}: {', '.join(named)} ({looked})"
 

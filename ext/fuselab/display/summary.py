@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fusec.timing.line_counts import LineCounts
 
 HEAD_LINES = 24
-EARLY = "timed before the part that makes calls quick was built: run the cell again"
+EARLY = "timed before the part that makes calls quick was built: run the cell again in a minute"
 
 
 @dataclass(frozen=True)

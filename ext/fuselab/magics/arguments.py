@@ -27,7 +27,7 @@ def parsed(magic: Any, name: str, line: str) -> argparse.Namespace:
     try:
         return parse_argstring(magic, line)  # type: ignore[no-any-return]
     except UsageError as error:
-        raise UsageError(_explained(str(error), magic, name)) from None
+        raise UsageError(_explained(str(error), magic, name, line)) from None
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"{name}: {error}") from None
     except ValueError as error:  # a quotation mark without its partner
@@ -94,7 +94,7 @@ def is_number(text: str) -> bool:
     return re.fullmatch(r"\d+(\.\d*)?s?", text) is not None
 
 
-def _explained(message: str, magic: Any, name: str) -> str:
+def _explained(message: str, magic: Any, name: str, line: str) -> str:
     """Say in one line what is wrong and what is allowed.
 
     What is wrong is read off argparse's own words: its errors have nothing else.
@@ -104,14 +104,49 @@ def _explained(message: str, magic: Any, name: str) -> str:
         wrong = match[1]
         if wrong in {"-h", "--help"}:
             return f"{name}? shows the options: {', '.join(known)}"
+        if joined := _joined(wrong, magic, line):
+            return f"{name}: several of {joined.partition(' ')[0]} are joined by commas: {joined}"
+        if not wrong.startswith("-"):
+            return f"{name}: {wrong!r} is a word too many ({name}? shows what it takes)"
+        if not known:
+            return f"{name} takes no options: leave out {wrong}"
         similar = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
         hint = f"; did you mean {similar[0]}?" if similar else ""
         return f"{name}: there is no option {wrong}{hint} (allowed: {', '.join(known)})"
     if "required" in message and "name" in message:
-        return f"{name} takes a kernel's name ({name}? shows the options)"
+        whose = "file" if name == "%fuse_package" else "kernel"
+        return f"{name} takes a {whose}'s name ({name}? shows the options)"
     text = message.replace("argument ", "", 1).replace("(choose from ", "(allowed: ")
     option = text.partition(":")[0].split("/")[-1]
     choices = [a.choices for a in magic.parser._actions if option in a.option_strings and a.choices]
     if choices and "allowed" not in text:
         text += f" (allowed: {', '.join(choices[0])})"
     return f"{name}: {text}"
+
+
+def _joined(wrong: str, magic: Any, line: str) -> str:
+    """Return an option with its values as they should be written: ``--out y,z`` for ``--out y z``.
+
+    Args:
+        wrong: The first word that the parser did not understand.
+        magic: The bound method.
+        line: What the user wrote.
+
+    Returns:
+        Empty where the word is something else.
+    """
+    lists = {s for a in magic.parser._actions if a.type in _LISTS for s in a.option_strings}
+    option, values = "", list[str]()
+    for word in line.split():
+        if word.startswith("-"):
+            if wrong in values:
+                break
+            option, values = word, []
+        else:
+            values.append(word)
+    if wrong not in values[1:] or option not in lists:
+        return ""
+    return f"{option} {','.join(value.strip(',') for value in values)}"
+
+
+_LISTS = frozenset({names, pairs, passes})

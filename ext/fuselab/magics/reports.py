@@ -82,7 +82,7 @@ class ReportMagics(SessionMagics):
         if args.draft:
             from fusec.inspect.draft import draft  # imports the compiler
 
-            display(draft(cell.name, cell.functions))
+            display(draft(cell.name, cell.functions, of_cell=True))
             return
         cell.update(checked=self.defaults.check, seconds=self.defaults.measure_seconds)
         if args.stage:

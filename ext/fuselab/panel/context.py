@@ -95,7 +95,12 @@ class Checked:
 
 @dataclass(frozen=True)
 class CellFacts:
-    """What there is to show of a cell, read while its lock was held; named as it names them."""
+    """What there is to show of a cell, read while its lock was held; named as it names them.
+
+    Attributes:
+        idle: The kernels that the latest run did not call: they are for earlier inputs, come last
+            in ``kernels``, and count in no figure.
+    """
 
     kernels: Mapping[str, Kernel]
     eager: Timing | None
@@ -108,6 +113,12 @@ class CellFacts:
     failed: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
     early: bool = False
+    idle: frozenset[str] = frozenset()
+
+    @property
+    def latest(self) -> Mapping[str, Kernel]:
+        """The kernels of the latest run: those that the result counts."""
+        return {name: k for name, k in self.kernels.items() if name not in self.idle}
 
 
 class Bench:
@@ -153,8 +164,9 @@ class Bench:
         """Read the cell again; waits for its lock, so a callback must not do it."""
         cell = self.cell
         with cell.lock:
+            latest = dict(getattr(cell, "latest_kernels", cell.kernels))
             facts = CellFacts(
-                dict(cell.kernels),
+                {**latest, **cell.kernels},
                 cell.eager,
                 cell.fused,
                 dict(cell.others),
@@ -165,6 +177,7 @@ class Bench:
                 dict(getattr(cell, "failed", {})),
                 _error(cell),
                 bool(getattr(cell, "early", False)),
+                frozenset(cell.kernels) - frozenset(latest),
             )
         with self.state:
             before, self.facts = self.facts, facts
@@ -172,9 +185,10 @@ class Bench:
                 # A cell that was compiled again has other kernels under the same names.
                 if facts.kernels.get(name) is not before.kernels.get(name):
                     del self.checked[name]
-            if self.selected not in facts.kernels:
+            left = self.selected in facts.idle - before.idle and self.selected not in self.drafts
+            if self.selected not in facts.kernels or left:
                 times = facts.kernel_times  # the slowest is what somebody wants to edit
-                cost = {n: times[n].median if n in times else 0.0 for n in facts.kernels}
+                cost = {n: times[n].median if n in times else 0.0 for n in facts.latest}
                 self.selected = max(cost, key=lambda name: cost[name], default="")
 
     @property

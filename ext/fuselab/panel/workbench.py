@@ -118,7 +118,10 @@ class Workbench(widgets.VBox):
     def live(self, **kwargs: Any) -> dict[str, Any]:
         """Return the live view alone, up to date."""
         self.bench.look()
-        self.bench.changed()
+        with self.bench.state:
+            if not self.bench.activity:
+                self.bench.say("")  # it was about what somebody did before this run
+            self.bench.changed()
         self.kernels.show()
         # What is made of a tab that was opened before is not up to date any more. The rest waits
         # until the page has drawn this, and somebody comes near: see ``tabs/prebuild.py``.
@@ -208,10 +211,12 @@ class BelowResult:
 
 def head_line(name: str, facts: CellFacts) -> str:
     """Say it all in a line: kernels, times, ratio, error; escaped HTML."""
-    states = [kernel.state for kernel in facts.kernels.values()]
+    states = [kernel.state for kernel in facts.latest.values()]
     changed = [f"{states.count(state)} {state}" for state in ("edited", "tuned") if state in states]
     kernels = words.count(len(states), "kernel")
     parts = [f"{kernels} ({', '.join(changed)})" if changed else kernels]
+    if facts.idle:
+        parts[0] += f", {len(facts.idle)} more of earlier inputs"
     eager, fused = facts.eager, facts.fused
     if eager:
         parts.append(f"eager {words.duration(eager.median)}")

@@ -35,6 +35,7 @@ class CompiledCell:
             ``gelu:layer_norm``; shared with whoever compiles further functions.
         notes: What the user should know, a line each.
         stopped: Whether the latest run ended by an error.
+        replanned: Whether it was planned anew after its latest run, for the next one.
     """
 
     name: str
@@ -49,6 +50,7 @@ class CompiledCell:
     rules: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"apart": (), "together": ()})
     notes: list[str] = field(default_factory=list, init=False)
     stopped: bool = field(default=False, init=False)
+    replanned: bool = field(default=False, init=False)
     _shown: tuple[Any, ...] = field(default=(), init=False, repr=False)
 
     @property
@@ -80,7 +82,7 @@ class CompiledCell:
 
     def begin_run(self) -> None:
         """Tell calls that come from now on from those before."""
-        self._shown, self.stopped = self.latest_graphs, False
+        self._shown, self.stopped, self.replanned = self.latest_graphs, False, False
         for graph in self.graphs:
             graph.await_call()
 
@@ -98,7 +100,10 @@ class CompiledCell:
         """Where capture stopped and Python ran in between."""
         known = self.plan.breaks if self.plan is not None else ()
         skips = self.failures_so_far().skips if self.failures_so_far else ()
-        found = dict.fromkeys([*known, *self._each("breaks"), *skips])
+        ran = tuple(self._each("breaks"))
+        if not (self.graphs or skips):  # they break no graph, so that there is nothing to mend
+            ran = tuple(replace(b, hint="", expected=True) for b in ran)
+        found = dict.fromkeys([*known, *ran, *skips])
         # One that TorchDynamo cannot resume after says the same once more, and what follows of it.
         more = {(b.where, b.hint) for b in skips if b.where is not None}
         return tuple(b for b in found if b in skips or (b.where, b.hint) not in more)

@@ -99,7 +99,9 @@ class FusedCell(MeasuredCell):
     def _graph_notes(self) -> Iterator[str]:
         if self.plan is not None:
             yield from self.plan.notes
-            if not (self.graphs or self.pending or self.breaks or self.fallbacks or self.stopped):
+            broken = any(not each.expected for each in self.breaks)
+            failed = broken or self.fallbacks or self.stopped or self.replanned
+            if not (self.graphs or self.pending or failed):
                 yield "nothing here computes with tensors: the cell ran as plain Python"
         if self.stopped:
             figures = "; figures are of what ran before" if self.graphs else ""

@@ -22,8 +22,8 @@ from fuselab.session.without_gpu import cell_is_simulated, model_lines
 if TYPE_CHECKING:
     from fusec.timing.line_counts import LineCounts
 
-# Seconds: the native part of calls is built once a machine, beside the first cell. What is timed
-# without it takes up to five times as long as it will from then on.
+# Seconds, in all cells together: the native part of calls is built once a machine, beside the first
+# cell. What is timed without it takes up to five times as long as it will from then on.
 MOST_AWAITED = 10.0
 MOST_STEPPED = 0.1  # seconds: the calls of what takes longer are timed where somebody asks
 
@@ -114,11 +114,12 @@ class MeasuredCell(CompiledCell):
                 return self._count_bytes()
         from fusec.call import native  # imports the compiler
 
-        ready = native.await_types(MOST_AWAITED)
+        # What is not called through it need not wait for it.
+        ready = native.await_types(MOST_AWAITED) if self._is_native() else True
         with self.lock:
             graphs = self.latest_graphs
             self._begin_measuring()
-            self.early = not ready and any(graph.parts for graph in graphs)
+            self.early = not ready and self._is_native()
             runs: list[dict[str, Timing]] = []
             times: dict[int, Timing] = {}
             whole = bool(self.externs) and all(getattr(graph, "parts", ()) for graph in graphs)
@@ -146,6 +147,11 @@ class MeasuredCell(CompiledCell):
             return self.eager, self.fused
 
     refresh = measure
+
+    def _is_native(self) -> bool:
+        """Whether anything of the latest run is called through the native part, if it is there."""
+        with self.lock:
+            return any(graph.parts for graph in self.latest_graphs)
 
     def measure_limit(self) -> float | None:
         """Measure how fast the graphs could be: their inputs and outputs moved by a plain copy.

@@ -108,6 +108,8 @@ class Session(KernelEdits):
                 while len(self._programs) > MOST_PROGRAMS:
                     _, old = self._programs.popitem(last=False)
                     self._drop(old)
+            elif entry.cell.plan is not None:
+                entry.cell.plan = entry.cell.plan.headed(header)
             self._programs.move_to_end(key)
             # Last in the order of `cells` is the cell that ran last.
             self.cells.pop(entry.cell.name, None)
@@ -138,7 +140,7 @@ class Session(KernelEdits):
         if [s.kind for s in plan.segments] == [s.kind for s in program.plan.segments]:
             return  # the loop is in a function that the cell calls
         program.replan(plan)
-        cell.plan = plan
+        cell.plan, cell.replanned = plan, True
         where = ", ".join(str(line) for line in sorted(lines))
         cell.notes.append(
             f"a loop breaks the graph (line {where}) and ran in eager;"
@@ -291,7 +293,7 @@ class Session(KernelEdits):
                 draw = lambda run: drawing.draw(run)[0]  # noqa: E731
         job = TuningJob(kernel, budget, self.lock, draw)
         if shown is not None:
-            progress = lambda run: shown.show(run, job.picture)  # noqa: E731
+            progress = lambda run: job.show(run, shown.show)  # noqa: E731
         try:
             job.wait(progress)
         except KeyboardInterrupt:

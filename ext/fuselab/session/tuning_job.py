@@ -35,7 +35,8 @@ class TuningJob:
         """
         self._draw = draw
         self._next_draw = 0.0
-        self.picture = b""
+        # With what it shows: what stands beside it must be of the same moment.
+        self.picture: tuple[TuningRun, bytes] | None = None
         self.stop = threading.Event()
         self._kernel = kernel
         self._budget = budget
@@ -60,10 +61,19 @@ class TuningJob:
     def _note(self, run: TuningRun) -> None:
         now = time.monotonic()
         if self._draw is not None and now >= self._next_draw:
-            self.picture = self._draw(run)
+            self.picture = run, self._draw(run)
             # A tenth of the time at the most.
             self._next_draw = time.monotonic() + max(EVERY, 9 * (time.monotonic() - now))
         self._latest = run
+
+    def show(self, run: TuningRun, shown: Callable[..., None]) -> None:
+        """Show a state of the search; with the latest picture, the state that it shows.
+
+        Args:
+            run: The latest state.
+            shown: Takes a state, and its picture where there is one.
+        """
+        shown(*(self.picture or (run,)))
 
     def wait(self, progress: Callable[[TuningRun], None] | None) -> None:
         """Wait for the end; hand each new state to ``progress`` on the caller's thread."""

@@ -12,6 +12,7 @@ from torch import nn
 import fusec
 from fusec.ahead.signatures import CallSignature, NotWritable, load_signatures
 from fusec.capture.frozen_calls import CompiledMeanwhile
+from fusec.freezing import FrozenMiss, Unfit
 from fusec.toolchain.build import build
 
 
@@ -238,3 +239,12 @@ def test_what_fits_is_no_miss_though_torch_did_not_find_it():
     with pytest.raises(fusec.FrozenMiss, match="5"):
         watch(other, None, {})
     torch.testing.assert_close(compiled(x), x.sin() + 1)
+
+
+def test_forms_that_say_the_same_are_one_line_of_a_miss():
+    alike = [Unfit("x float32 any x 16", "another type", "float64")] * 3
+    said = FrozenMiss("it", [Unfit("x float32 3 x 16", "another type", "float64"), *alike]).message
+    assert said.count("x float32 any x 16") == 1
+    assert "float64 (3 such)" in said
+    many = [Unfit(f"x {n}", "another size") for n in range(20)]
+    assert "and 12 more" in FrozenMiss("it", many).message

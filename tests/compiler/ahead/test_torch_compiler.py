@@ -16,6 +16,10 @@ def function(x):
     return (x.sin() * 2).sum(-1)
 
 
+def two_results(x, y):
+    return x * 2, x * y
+
+
 @pytest.fixture(autouse=True)
 def fresh(tmp_path, monkeypatch):
     monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path / "cache"))
@@ -130,6 +134,21 @@ def test_what_aot_compile_makes_of_a_training_step(tmp_path):
         x.grad = None
         each(x).sum().backward()
         torch.testing.assert_close(x.grad, 2 * torch.cos(torch.ones(2, 3)))
+
+
+def test_what_no_loss_depends_on_has_no_gradient_after_aot_compile(tmp_path):
+    compiled = torch.compile(two_results, backend="fusec", fullgraph=True)
+    x, y = torch.ones(2, 3, requires_grad=True), torch.ones(2, 3, requires_grad=True)
+    path = tmp_path / "function.aot"
+    made = compiled.aot_compile(((x, y), {}))
+    made.save_compiled_function(str(path))
+    with path.open("rb") as file:
+        loaded = torch.compiler.load_compiled_function(file)
+    for each in (made, loaded):
+        x.grad = None
+        each(x, y)[0].sum().backward()
+        torch.testing.assert_close(x.grad, torch.full((2, 3), 2.0))
+        assert y.grad is None
 
 
 def test_what_aot_compile_cannot_save_says_why(tmp_path):

@@ -56,6 +56,22 @@ def test_a_step_is_compiled_quietly(heard: list[str]) -> None:
     assert any("Profiler record function" in text for text in heard), "others hear it, as ever"
 
 
+def test_a_number_of_a_tensor_is_left_to_the_report(caplog: pytest.LogCaptureFixture) -> None:
+    torch._dynamo.reset()
+    warning_once.cache_clear()
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * x.sum().item()
+
+    compiled = fusec.compile(scaled)
+    compiled(torch.ones(3))
+    assert "Graph break from" not in caplog.text
+    assert any("becomes a Python number" in each.reason for each in compiled.breaks)
+    guards = [guard.text for guard in compiled.guards]
+    assert any("the value at the break" in text for text in guards), guards
+    assert not any("___stack" in text for text in guards), guards
+
+
 def test_everything_else_is_heard(heard: list[str]) -> None:
     quiet.install()
     with quiet.Quiet():

@@ -14,7 +14,7 @@ from torch._dynamo.output_graph import GraphCompileReason
 
 import fusec
 from fusec.capture import graph_breaks
-from fusec.inspect.draft import Draft, Kind
+from fusec.inspect.draft import Draft, Kind, draft
 from support.releases import OLD
 
 
@@ -205,3 +205,18 @@ def test_what_cannot_be_captured_is_a_finding():
     (error,) = found.of(Kind.ERROR)
     assert "no_such_method" in error.what
     assert OLD or "no_such_method" in error.where.text
+
+
+def test_a_global_that_is_set():
+    """A function's is lost in an export; a cell gives its results so."""
+
+    def setting(x):
+        global _set_here
+        _set_here = x.sin()
+        return x.cos()
+
+    compiled = fusec.compile(setting)
+    compiled(torch.randn(3))
+    effects = draft("it", [compiled]).of(Kind.EFFECT)
+    assert [each.what for each in effects] == ["_set_here: this global is set"]
+    assert not draft("it", [compiled], of_cell=True).of(Kind.EFFECT)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from fusec.packages.runtime import PackageError, load
-from fusec.packages.runtime.archive import is_name, read_archive, unpack, write_archive
+from fusec.packages.runtime.archive import FORMAT, is_name, read_archive, unpack, write_archive
 from fusec.packages.runtime.json_text import canonical, parse
 from fusec.packages.runtime.weights import read_safetensors
 
@@ -159,7 +159,7 @@ def test_a_manifest_with_a_right_hash_must_still_mean_something(tmp_path):
         (b'"a.json"', b'"../a.j"'),
         (b'"size": 3', b'"size": 4'),
         (b'"size": 3', b'"size":-3'),
-        (b'"format": 1', b'"format": 9'),
+        (f'"format": {FORMAT}'.encode(), b'"format": 9'),
         (b'"name": "tiny"', b'"name": "tinz"'),
     ):
         begin = good.find(b"{")
@@ -254,6 +254,31 @@ def test_weights_are_read_as_the_library_reads_them():
             read_safetensors(memoryview(bytes(changed)))
         except PackageError:
             continue  # the hash finds the rest: these are names, and the numbers themselves
+
+
+def with_header(header: bytes, body: bytes = bytes(36)) -> memoryview:
+    return memoryview(struct.pack("<Q", len(header)) + header + body)
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    ["[]", "[0]", "[36]", "[0, 36, 36]", "[36, 0]", "[-1, 35]", "[0, 1e2]", '"0"', "[0, 37]"],
+)
+def test_a_header_of_weights_that_lies(offsets):
+    """It has a hash of its own that is right: whoever wrote it wrote that, too."""
+    text = '{"w": {"dtype": "F32", "shape": [9], "data_offsets": %s}}'
+    assert len(read_safetensors(with_header((text % "[0, 36]").encode()))["w"][1]) == 36
+    with pytest.raises(PackageError):
+        read_safetensors(with_header((text % offsets).encode()))
+
+
+def test_headers_of_weights_that_are_none():
+    for header in (b"", b"[]", b"null", b"{" * 50_000, b'{"w":' * 40_000, b"9" * 6_000, b"\xff"):
+        with pytest.raises(PackageError):
+            read_safetensors(with_header(header))
+    for length in (1, 35, 1 << 32, 1 << 63, (1 << 64) - 1):
+        with pytest.raises(PackageError):
+            read_safetensors(memoryview(struct.pack("<Q", length) + bytes(36)))
 
 
 def test_nothing_is_mapped_before_a_call(sound):

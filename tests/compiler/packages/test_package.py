@@ -483,3 +483,14 @@ def test_bits_read_as_another_type(tmp_path, function):
         ):
             assert torch.as_tensor(one).dtype == other.dtype
             alike(one, other)
+
+
+def test_what_an_operator_returns_is_asked_of_each_result():
+    """The quick look says yes to nothing that the slow one would refuse."""
+    from fusec.packages.load import TorchTensors
+
+    tensors, x = TorchTensors(), torch.zeros(4, 6)
+    right = ("float32", (4, 6), (6, 1))
+    assert tensors.is_same(x, *right)
+    for other in (x.double(), x[:3], x.t().contiguous().t(), x.to_sparse(), x[..., None]):
+        assert not tensors.is_same(other, *right)

@@ -133,6 +133,20 @@ def test_flags_fall_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert "-march=native" not in find_compiler().flags
 
 
+def test_a_disk_that_was_full_for_a_moment_takes_no_vectors_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What works at the first look is remembered for good."""
+    best, builds, failures = find_compiler(), cpp_compiler.builds, [False]
+    wrapper = script(tmp_path / "my-compiler", f'exec {best.path} "$@"')
+    monkeypatch.setattr(
+        cpp_compiler, "builds", lambda asked: failures.pop() if failures else builds(asked)
+    )
+    monkeypatch.setenv("CXX", str(wrapper))
+    assert find_compiler().flags == best.flags
+    assert not failures
+
+
 # --- building --------------------------------------------------------------------------------
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
+from pathlib import Path
+
 import pytest
 
 from fusec.toolchain import sanitizers
+from fusec.toolchain.compiler import Compiler
 from fusec.verify import device_sanitize, sanitize
 from fusec.verify.process import Worker
 from fusec.verify.sanitize import sanitized
@@ -117,3 +122,20 @@ def test_where_it_is_missing(monkeypatch, tmp_path):
     kernel = vk.kernel(target="triton")
     _, words = device_sanitize.sanitized(kernel, vk.TRITON, vk.case(), 1.0)
     assert words.startswith("not looked at by sanitizers: an interpreter")
+
+
+def test_what_a_busy_machine_could_not_answer_is_asked_again(monkeypatch):
+    compiler = Compiler("g++", "a compiler of this test", ())
+    monkeypatch.setattr(sanitizers, "_known", {})
+    full = [OSError(errno.ENOSPC, "No space left on device")] * 2
+
+    def build(compiler, sources, folder, chosen):
+        if full:
+            raise full.pop()
+        Path(folder, sanitizers.PROGRAM).symlink_to(shutil.which("true"))
+
+    monkeypatch.setattr(sanitizers, "_build", build)
+    assert sanitizers._sanitizers(compiler) == ()
+    assert sanitizers._sanitizers(compiler) == (sanitizers.ADDRESS, sanitizers.UNDEFINED)
+    full += [OSError(errno.ENOSPC, "No space left on device")]
+    assert sanitizers._sanitizers(compiler) == (sanitizers.ADDRESS, sanitizers.UNDEFINED)

@@ -45,7 +45,7 @@ def counted(cell: Any) -> LineCounts:
 def test_a_sentence(cell):
     found = counted(cell)
     assert re.fullmatch(
-        r"time of each line: line \d+ 60%, line \d+ 30%, no line's 10% "
+        r"time of each line: line \d+ 60%, line \d+ 30%, outside of them 10% "
         r"\(seen 1,000 times by the clock, on one thread\)",
         said_of(found),
     )

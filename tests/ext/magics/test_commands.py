@@ -211,6 +211,10 @@ class TestBadInput:
             ("--name 'a", r"no closing quotation"),
             ("--compare jax", r"--compare: invalid choice: 'jax' \(allowed: '?inductor"),
             ("--out nope", r"--out names nope, which the cell does not assign \(it assigns y\)"),
+            ("--out y z", r"%%fuse: several of --out are joined by commas: --out y,z$"),
+            ("--name a --out y, z w -q", r"joined by commas: --out y,z,w$"),
+            ("--without cse fold", r"joined by commas: --without cse,fold$"),
+            ("--name a b", r"%%fuse: 'b' is a word too many \(%%fuse\? shows what it takes\)"),
             ("-h", r"%%fuse\? shows the options: .*--target"),
             ("--edit nope", r"has no kernel named 'nope'"),
         ],
@@ -321,6 +325,10 @@ class TestLine:
             run(shell, "%fuse")
         with pytest.raises(UsageError, match="there is no option --quit"):
             run(shell, "%fuse --quit x")
+
+    def test_what_takes_no_options_says_so(self, shell):
+        with pytest.raises(UsageError, match=r"^%fuse_kernels takes no options: leave out --all$"):
+            run(shell, "%fuse_kernels --all")
 
 
 class TestKernel:

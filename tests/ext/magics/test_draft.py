@@ -23,3 +23,4 @@ def test_a_cell_has_its_draft():
     said = run_python(SCRIPT)
     assert "drafted, draft" in said
     assert "for export" in said
+    assert "side effects" not in said, "what a cell assigns is its result"

@@ -86,3 +86,8 @@ def test_mistakes_are_said_in_one_line(real_shell, tmp_path):
 def test_its_names_are_completed(shell):
     assert "--dynamic" in completions(shell, "%fuse_package it ", "")
     assert completions(shell, "%fuse_package it --weights ", "") == ["inside", "reference"]
+
+
+def test_a_package_without_a_name(shell):
+    with pytest.raises(UsageError, match=r"%fuse_package takes a file's name \(%fuse_package\?"):
+        run(shell, "%fuse_package")

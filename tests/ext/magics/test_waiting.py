@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import time
 from types import SimpleNamespace
@@ -130,16 +131,23 @@ def test_a_search_is_drawn_as_it_goes_on(notebook: Any, screen: Screen) -> None:
 
     def draw(run: Any) -> bytes:
         drawn.append(len(run.trials))
-        return b"\x89PNG"
+        return f"{len(run.trials)} tried".encode()
 
     job = TuningJob(kernel, 5.0, cell.lock, draw)
     with Progress(notebook, quiet=False) as shown:
         shown.begin(kernel.name)
-        job.wait(lambda run: shown.show(run, job.picture))
+        job.wait(lambda run: job.show(run, shown.show))
     assert drawn
     assert screen.lines[0] == "gelu_norm: tuning …"
-    assert any("<img" in data.get("text/html", "") for _, data in screen.shown)
     assert screen.lines[-1] == ""
+    pictures = 0
+    for _, data in screen.shown:  # the line and the picture below it are of one moment
+        found = re.search(r"base64,([^\"]+)", data.get("text/html", ""))
+        if found is not None:
+            pictures += 1
+            count = base64.b64decode(found[1]).decode().partition(" ")[0]
+            assert f"[{count} of " in data["text/plain"]
+    assert pictures
 
 
 def test_phases_say_nothing_where_nobody_looks(shell: Any, capsys: Any) -> None:

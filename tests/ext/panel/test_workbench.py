@@ -91,6 +91,15 @@ def test_editor_is_made_once_and_only_when_shown(cell):
     assert panel.kernels.editor is editor
 
 
+def test_a_cell_that_runs_again_forgets_what_was_done_before(bench):
+    with bench.bench.state:
+        bench.bench.say("Written to filt.html")
+        bench.bench.changed()
+    assert "Written to filt.html" in verdict(bench)
+    bench._repr_mimebundle_()
+    assert "Written to" not in verdict(bench)
+
+
 def test_head_line_says_it_all(bench):
     head = bench.head.value
     for fact in ("cell_3", "2 kernels", "eager 9.84 ms", "fused 3.27 ms", "3.0× faster"):

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from fuselab.display import words
+from fuselab.display.pages.fusion import parts_of
+from fuselab.panel import workbench
 from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fuse_function import fuse
 from fuselab.session.fused_cell import FusedCell
@@ -128,3 +130,84 @@ def test_functions_show_the_calls_since_they_were_shown_last(session: Session) -
         one_size(cell, 2 * x.nbytes)
     one_size(cell, 2 * x.nbytes)  # shown again, without a call between
     assert len(cell.graphs) == 3
+
+
+def test_the_first_line_is_the_one_that_ran_last(session: Session) -> None:
+    def first(header: str) -> str:
+        session.namespace["x"] = torch.randn(640)
+        cell, program = session.prepare(BODY, CellOptions(name="c"), Frontend(), header)
+        session.run(cell, program)
+        cell.update(seconds=0.02)
+        return str(cell.summary().lines[0].text)
+
+    assert first("%%fuse --name c --edit") == "%%fuse --name c --edit"
+    graphs = session.cell("c").graphs
+    assert first("%%fuse -n c") == "%%fuse -n c"
+    assert session.cell("c").graphs == graphs, "nothing is compiled again"
+
+
+def test_python_alone_has_nothing_to_mend(session: Session) -> None:
+    cell = ran(session, "a = 3\nprint('hi')\n", torch.randn(3))
+    said = " ".join(cell.text().split())
+    assert "nothing here computes with tensors: the cell ran as plain Python" in said
+    assert "to mend it" not in said
+    assert "graph break" not in said
+
+
+def test_a_loop_that_breaks_is_no_python_alone(session: Session) -> None:
+    loop = "for t in range(3):\n    h = h.tanh()\n    if h.max() > 5:\n        break\n"
+    body = f"h = x\n{loop}y = h + 1\n"
+    cell = ran(session, body, torch.randn(40))
+    said = " ".join(cell.text().split())
+    assert "a loop breaks the graph" in said
+    assert "ran as plain Python" not in said
+
+
+def test_a_seed_is_nothing_to_mend(session: Session) -> None:
+    cell = ran(session, "torch.manual_seed(3)\ny = torch.rand(9) + x\n", torch.randn(9))
+    (seed,) = cell.breaks
+    assert seed.expected
+    assert seed.reason == "manual_seed sets the random numbers, in Python"
+
+
+def test_the_panel_counts_the_kernels_that_the_result_counts(session: Session) -> None:
+    # Two kernels of one kind of input, then one of another; the names of the first stay known.
+    body = "y = torch.tanh(x) * 2\nz = y.sum(0) if x.dtype == torch.float64 else x.cumsum(0)\n"
+    ran(session, body, torch.randn(64, 30))
+    cell = ran(session, body, torch.randn(64, 30, dtype=torch.float64))
+    idle = set(cell.kernels) - set(cell.latest_kernels)
+    assert idle
+    panel = workbench(cell)
+    panel._repr_mimebundle_()
+    try:
+        count = words.count(len(cell.latest_kernels), "kernel")
+        assert cell.text().startswith(f"c: {count}")
+        assert f"{count}, {len(idle)} more of earlier inputs" in panel.head.value
+        listed = {name: label for label, name in panel.kernels.choice.options}
+        assert list(listed) == [*cell.latest_kernels, *(n for n in cell.kernels if n in idle)]
+        assert {name for name, label in listed.items() if "of earlier inputs" in label} == idle
+        assert panel.bench.selected in cell.latest_kernels
+        shares = [label for name, label in listed.items() if name not in idle and "%" in label]
+        assert len(shares) == (len(cell.latest_kernels) if len(cell.latest_kernels) > 1 else 0)
+        names = [name for name, *_ in parts_of(cell)]
+        assert "of earlier inputs" not in names[0]
+        assert "of earlier inputs" in names[-1]
+        # One that somebody looks at stays, until another run leaves it; one with a draft stays.
+        panel.kernels.choice.value = old = min(idle)
+        panel.bench.look()
+        assert panel.bench.selected == old
+        ran(session, body, torch.randn(64, 30))
+        panel.bench.look()
+        assert panel.bench.selected == old
+        ran(session, body, torch.randn(64, 30, dtype=torch.float64))
+        panel.bench.look()
+        assert panel.bench.selected in cell.latest_kernels
+        ran(session, body, torch.randn(64, 30))
+        panel.bench.look()
+        panel.kernels.choice.value = old
+        panel.bench.set_draft(old, "// a draft")
+        ran(session, body, torch.randn(64, 30, dtype=torch.float64))
+        panel.bench.look()
+        assert panel.bench.selected == old
+    finally:
+        panel.close()

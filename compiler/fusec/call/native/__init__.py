@@ -10,6 +10,7 @@ import atexit
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import torch
 from fusec.build.python_headers import python_flags, python_name
 from fusec.call import huge_pages as memory
 from fusec.call.native import capsule, products
+from fusec.call.native_part import TIME_LIMIT, passes
 from fusec.freezing import FrozenMiss, begun_before, is_frozen
 from fusec.systems import this_system
 from fusec.toolchain.build import build
@@ -39,8 +41,8 @@ _DEVICE = (
     "plan_type.cpp",
     "device.cpp",
 )
-# Seconds for the compiler: nobody waits for it, and it gives way to all else on a busy machine.
-_TIME_LIMIT = 600.0
+# How often it is tried to build it where the disk is full, say, or the compiler is ended.
+_MOST_TRIES = 3
 # An end of the process waits so long for the thread whose compiler was ended.
 _END_SECONDS = 1.0
 _lock = threading.Lock()
@@ -49,9 +51,20 @@ _memory_thread: threading.Thread | None = None
 _thread: threading.Thread | None = None
 _types: NativeTypes | None = None
 _device_types: DeviceTypes | None = None
-_problem = ""
-_refused = False  # because nothing may be compiled: not for good
+_failed = 0  # how often a build failed for what passes, other than for being frozen
+_waited = 0.0  # seconds that were spent in vain
 _routed: set[type] = set()
+
+
+@dataclass(frozen=True)
+class _Lack:
+    """Why there is no native part, and whether there may be one another time; read at once."""
+
+    problem: str = ""
+    passes: bool = False
+
+
+_lack = _Lack()
 
 
 @dataclass(frozen=True)
@@ -91,16 +104,16 @@ def prepare(*, awaited: bool = False) -> None:
     """Start building all of it, once a process, while other things are done.
 
     What begins before compilation is frozen goes on.  What would begin while it is frozen takes
-    what the store has; where it has not all, a later call of this begins anew.
+    what the store has; where it has not all, a later call of this begins anew.  So it does where
+    a build failed for what passes, a full disk say, a few times.
 
     Args:
         awaited: Whether somebody waits for it, so that it need not give way.
     """
-    global _thread, _refused
+    global _thread, _lack
     with _lock:
-        again = _refused and not is_frozen()
-        if _thread is None or again:
-            _refused = False
+        if _thread is None or (_lack.passes and not is_frozen()):
+            _lack = _Lack()
             _thread = _started("fusec-native", _prepare, awaited, not is_frozen())
 
 
@@ -122,18 +135,24 @@ def types(*, wait: bool = False) -> NativeTypes | None:
 def await_types(seconds: float) -> bool:
     """Wait for the native types before something is timed that is called through them later.
 
-    Without them a call takes longer, and a short one several times as long.
+    Without them a call takes longer, and a short one several times as long.  Who has waited in vain
+    need not wait once more: a busy machine may take minutes.
 
     Args:
-        seconds: At most.
+        seconds: At most, in all calls together.
 
     Returns:
         Whether nothing is being built: they are there, or do not come, or nobody asked for them.
     """
+    global _waited
     if _thread is None:
         return True
-    _thread.join(seconds)
-    return not _thread.is_alive()
+    began = time.monotonic()
+    _thread.join(max(0.0, seconds - _waited))
+    ready = not _thread.is_alive()
+    if not ready:
+        _waited += time.monotonic() - began
+    return ready
 
 
 def device_types(*, build: bool = False) -> DeviceTypes | None:
@@ -164,7 +183,15 @@ def call_by_route(kind: type) -> None:
 
 def problem() -> str:
     """Return why there is no native part; empty where there is one, or not yet."""
-    return _problem
+    return _lack.problem
+
+
+def is_lost() -> bool:
+    """Whether there is no native part and none will come; where it may yet, it is asked for."""
+    if _lack.passes and not is_frozen():
+        prepare()
+    lack = _lack
+    return bool(lack.problem) and not lack.passes
 
 
 def _started(name: str, work: Callable[..., object], *args: object) -> threading.Thread:
@@ -188,25 +215,27 @@ def _prepare_memory(may_compile: bool) -> None:
 
 
 def _prepare(awaited: bool, may_compile: bool) -> None:
-    global _problem, _refused
+    global _lack, _failed
     try:
         with begun_before() if may_compile else nullcontext():
             _prepare_all(awaited)
-        _problem = ""
     except KeyboardInterrupt:
-        _problem = "the process ends"
+        _lack = _Lack("the process ends")
     except FrozenMiss as error:
-        _problem, _refused = f"{type(error).__name__}: {error}", True
+        _lack = _Lack(f"{type(error).__name__}: {error}", passes=True)
     except Exception as error:
         # Calls cost more without it, and nothing else changes.
-        _problem = f"{type(error).__name__}: {error}"
+        _failed += passes(error)
+        again = passes(error) and _failed < _MOST_TRIES
+        _lack = _Lack(f"{type(error).__name__}: {error}", again)
 
 
 def _prepare_all(awaited: bool) -> None:
     global _types, _device_types
     memory.part.prepare(_children)
-    if not awaited:
-        # This thread, and the compiler that it starts, give way to what somebody waits for.
+    if not awaited and not this_system().is_busy():
+        # This thread, and the compiler that it starts, give way to what somebody waits for.  Where
+        # others have work for every processor, it would have none of them for minutes.
         this_system().give_way()
     capsule.part.prepare(_children)
     products.part.prepare(_children)
@@ -230,7 +259,7 @@ def _load(sources: tuple[str, ...], symbol: str, *takes: Any) -> Callable[..., A
         text,
         extra_flags=python_flags(),
         kind="native",
-        time_limit=_TIME_LIMIT,
+        time_limit=TIME_LIMIT,
         # In this thread, which no end of the process waits for, as it would for a pool's.
         children=_children,
     )
@@ -251,6 +280,7 @@ __all__ = [
     "call_by_route",
     "device_types",
     "exchange",
+    "is_lost",
     "prepare",
     "prepare_memory",
     "problem",

@@ -99,13 +99,13 @@ def recorded_call(
     if plan.symbols or plan.marks or plan.function.metadata.dynamic_saved_tensors_idxs:  # type: ignore[attr-defined]
         return None
     try:
-        never_traced = _never_traced()
+        skipped = never_traced()
     except (AttributeError, ImportError):
         return None  # another release of torch
     run = part.entry()
     made = _subclass(plan, run)
     for method in (made.forward, made.backward):
-        never_traced(method.__code__)
+        skipped(method.__code__)
     # Not Function.apply, which asks about transforms once more, and unwraps what is left of them.
     apply = super(torch.autograd.Function, made).apply  # type: ignore[misc]
     updated = plan.updated
@@ -219,6 +219,7 @@ def _plan(compiled: Any) -> AutogradPlan | None:
         record.num_symints_saved_for_bw,
         marks_of(record),
         tuple(len(updated) + i for i in record.unsafe_view_out_indices),
+        getattr(function, "unasked", None),
         function,
         listed,
     )
@@ -263,7 +264,7 @@ def _is_plain(record: Any) -> bool:
 
 
 @functools.cache
-def _never_traced() -> Callable[[Any], None]:
+def never_traced() -> Callable[[Any], None]:
     """Return what keeps TorchDynamo from tracing code, and what that calls."""
     from torch._C._dynamo.eval_frame import set_code_exec_strategy
     from torch._dynamo.types import (  # type: ignore[attr-defined]
@@ -275,4 +276,4 @@ def _never_traced() -> Callable[[Any], None]:
     return lambda code: set_code_exec_strategy(code, skip)
 
 
-__all__ = ["AutogradPlan", "recorded_call", "recorded_plan"]
+__all__ = ["AutogradPlan", "never_traced", "recorded_call", "recorded_plan"]

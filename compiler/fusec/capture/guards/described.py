@@ -20,6 +20,10 @@ _NUMBER = (
     " dynamic=True where it is an integer"
 )
 
+# What stood on Python's stack at a graph break, which the code after it takes as an argument.
+_AT_BREAK = re.compile(r"\b___stack\d+\b")
+_AT_BREAK_WORDS = "the value at the break"
+
 # A failed guard of TorchDynamo's as a pattern; what changed; how to avoid it.
 _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
@@ -266,6 +270,7 @@ def _name_of(guard: Any) -> str:
 def readable_name(name: str) -> str:
     """Return ``0.weight`` for ``L['fn']._modules['0']._parameters['weight']``."""
     text = re.sub(r"[LG]\['(\w+)'\]", r"\1", _TORCH.sub("torch", name))
+    text = _AT_BREAK.sub(_AT_BREAK_WORDS, text)
     text = _short_keys(text)
     count = 1
     while count:  # what a class has, which may be within what it wraps
@@ -285,7 +290,7 @@ def _is_plumbing(name: str, kind: str) -> bool:
 
 
 def _words(kind: str, name: str, code: str) -> str:
-    code = re.sub(r"[LG]\['(\w+)'\]", r"\1", code)
+    code = _AT_BREAK.sub(_AT_BREAK_WORDS, re.sub(r"[LG]\['(\w+)'\]", r"\1", code))
     if code.startswith("___check_obj_id"):
         return f"{name} stays the same object" if name else ""
     if kind in ("SHAPE_ENV", "EQUALS_MATCH", "CONSTANT_MATCH"):

@@ -195,6 +195,10 @@ class CudaArrays:
         """Return what guards ask."""
         return TensorFacts(value.dtype, value.shape, value.strides, DEVICE)
 
+    def is_same(self, value: Any, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> bool:
+        """Whether a tensor is just so."""
+        return self.facts(value) == TensorFacts(dtype, tuple(shape), tuple(strides), DEVICE)
+
     def key(self, args: Sequence[Any]) -> tuple[object, ...] | None:
         """Return None: arguments have to be brought to the GPU first."""
         return None

@@ -73,6 +73,15 @@ class Reader:
         """Whether there is something of that name that is not null."""
         return self._value.get(name) is not None
 
+    def texts_by_name(self, name: str) -> dict[str, str]:
+        """Return an object of texts."""
+        inner = self._get(name, dict)
+        return {each: Reader(inner, f"{self.place}: {name}").text(each) for each in inner}
+
+    def whole(self) -> dict[str, Any]:
+        """Return the object itself."""
+        return self._value
+
     def raw(self, name: str) -> Any:
         """Return what is there, whatever it is; None where nothing is."""
         return self._value.get(name)

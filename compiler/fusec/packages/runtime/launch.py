@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from .arrays import Arrays
+from .consistency import require_inputs, require_order, views_of
 from .errors import CannotRun, KernelStopped
 from .expressions import evaluate
+from .guards import Guard, TensorFacts
 from .layout import Native, Operator, Started, StoredProgram, View
 from .library import Library
 from .structure import Builder
@@ -24,6 +26,7 @@ class Launch:
 
     Args:
         program: The program.
+        guards: What its arguments are, of which calls were asked.
         sizes: By name.
         arrays: Whose tensors it runs on.
         weights: The package's.
@@ -36,6 +39,7 @@ class Launch:
     def __init__(
         self,
         program: StoredProgram,
+        guards: Sequence[Guard],
         sizes: Mapping[str, int],
         arrays: Arrays,
         weights: Sequence[Any],
@@ -51,6 +55,8 @@ class Launch:
                 f"{program.name} needs torch: {'; '.join(program.needs_torch)}",
                 "load it with fusec.load, where torch is",
             )
+        require_inputs(program, guards, sizes)
+        require_order(program, steps)
         self.program = program
         self.arrays = arrays
         self.threads = threads
@@ -228,25 +234,23 @@ class Launch:
         arrays, program = self.arrays, self.program
         arguments = [self._argument(each) for each in step.arguments]
         keywords = {name: self._argument(each) for name, each in step.keywords.items()}
-        layouts, buffers = self._layout, program.buffers
+        made = [
+            (place, number, program.buffers[number].dtype, *self._layout[number])
+            for place, number in enumerate(step.outputs)
+            if number is not None
+        ]
+        count, is_same = len(step.outputs), arrays.is_same
 
         def run(there: list[Any], threads: int) -> None:
             given = [each(there) for each in arguments]
             named = {name: each(there) for name, each in keywords.items()}
             found = arrays.call(step, program, (given, named))
-            if len(found) < len(step.outputs):
+            if len(found) < count:
                 raise CannotRun(f"{step.name} returned {len(found)} results")
-            for number, value in zip(step.outputs, found, strict=False):
-                if number is None:
-                    continue
-                facts, (shape, strides) = arrays.facts(value), layouts[number]
-                same = facts.dtype == buffers[number].dtype and facts.shape == shape
-                if not same or not _lies_alike(shape, facts.strides, strides):
-                    raise CannotRun(
-                        f"{step.name} ({step.line}) returned {facts.dtype} of {facts.shape}, "
-                        f"strides {facts.strides}; packaged for {shape}, strides {strides}",
-                        "package it with the torch that runs it",
-                    )
+            for place, number, dtype, shape, strides in made:
+                value = found[place]
+                if not is_same(value, dtype, shape, strides):
+                    _require_same(step, arrays.facts(value), dtype, shape, strides)
                 there[number] = value
             for number in dead:
                 there[number] = None
@@ -292,6 +296,19 @@ class Launch:
         return self._argument(value)
 
 
+def _require_same(
+    step: Operator, facts: TensorFacts, dtype: str, shape: Sequence[int], strides: Sequence[int]
+) -> None:
+    """Refuse what an operator returned where it is another tensor than the next steps expect."""
+    same = facts.dtype == dtype and facts.shape == shape
+    if not same or not _lies_alike(shape, facts.strides, strides):
+        raise CannotRun(
+            f"{step.name} ({step.line}) returned {facts.dtype} of {facts.shape}, "
+            f"strides {facts.strides}; packaged for {shape}, strides {strides}",
+            "package it with the torch that runs it",
+        )
+
+
 def _lies_alike(shape: Sequence[int], left: Sequence[int], right: Sequence[int]) -> bool:
     if 0 in shape:
         return True
@@ -315,15 +332,8 @@ def _last_uses(program: StoredProgram, steps: Sequence[Any]) -> list[list[int]]:
 def _used(step: Any) -> set[int]:
     if isinstance(step, (Native, Started)):
         return set(step.buffers)
-    found = {number for number in step.outputs if number is not None}
-    pending = [*step.arguments, *step.keywords.values()]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, View):
-            found.add(each.buffer)
-        elif isinstance(each, list):
-            pending += each
-    return found
+    made = {number for number in step.outputs if number is not None}
+    return made | views_of([*step.arguments, *step.keywords.values()])
 
 
 __all__ = ["Launch"]

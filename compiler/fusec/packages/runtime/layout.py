@@ -36,6 +36,7 @@ ITEM_BYTES = {
     "complex128": 16,
 }
 _MOST_DIMENSIONS = 64
+_DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
@@ -273,9 +274,10 @@ def _buffer(reader: Reader, names: frozenset[str], sources: Mapping[str, int]) -
     source = reader.number("source", 0, max(sources[role] - 1, 0))
     if source >= sources[role]:
         raise DamagedPackage(f"{reader.place}: there is no such {role}")
-    return StoredTensor(
-        reader.text("name"), role, source, dtype, shape, strides, reader.text("device")
-    )
+    device = reader.text("device")
+    if device not in _DEVICES:
+        raise DamagedPackage(f"{reader.place}: {device[:40]!r} is not a device")
+    return StoredTensor(reader.text("name"), role, source, dtype, shape, strides, device)
 
 
 def _sizes(reader: Reader, name: str, names: frozenset[str]) -> tuple[Expression, ...]:

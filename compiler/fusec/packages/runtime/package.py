@@ -10,6 +10,8 @@ from typing import Any
 
 from .archive import Archive, read_archive
 from .arrays import Arrays, NumpyArrays
+from .binding import require_bound
+from .consistency import require_weights
 from .cuda import on_gpu
 from .errors import CannotRun, DamagedPackage, NoSpecialization, PackageError
 from .guards import Specialization, TensorFacts, read_guards
@@ -74,6 +76,7 @@ class Package:
         self._library: Library | None = None
         manifest = self._archive.manifest
         self.name = manifest.text("name")
+        self._versions = manifest.texts_by_name("versions")
         self.gpus = manifest.texts("gpus") if manifest.has("gpus") else ()
         self._arrays = arrays = on_gpu(self._archive) if self.gpus else arrays
         described = Reader(self._archive.json("weights.json"), "weights.json").readers("weights")
@@ -97,7 +100,10 @@ class Package:
             counts = (len(program.outputs), len(each.guards))
             self._builders[each.name] = builder(each.result, *counts, place)
         self._binaries = manifest.readers("binaries")
+        require_bound(self._archive, self._binaries)
         weights = read_weights(self._archive, described, path.parent)
+        for stored in self.programs.values():
+            require_weights(stored, weights)
         self._weights = [arrays.weight(each) for each in weights]
         # What serves a call, and the leaves that come after its arguments: defaults.
         self._known: dict[tuple[object, ...], tuple[Launch, tuple[Any, ...]]] = {}
@@ -169,6 +175,7 @@ class Package:
             if launch is None:
                 launch = Launch(
                     self.programs[found.program],
+                    found.guards,
                     sizes,
                     self._arrays,
                     self._weights,
@@ -216,8 +223,7 @@ class Package:
 
     def describe(self) -> str:
         """Return what is in the package, as text for people."""
-        manifest = self._archive.manifest
-        made = ", ".join(f"{k} {v}" for k, v in sorted(dict(manifest.raw("versions")).items()))
+        made = ", ".join(f"{k} {v}" for k, v in sorted(self._versions.items()))
         lines = [f"{self.name}: packaged by {made}"]
         for each in self.specializations:
             lines.append(f"  {each.name}")
@@ -257,8 +263,11 @@ def _signature(table: Reader) -> inspect.Signature:
         if each.has("default"):
             inner = Reader(each.raw("default"), each.place)
             default = float(inner.text("float")) if inner.has("float") else inner.raw("plain")
+        name = each.text("name")
+        if not name.isidentifier():  # an empty one Python's own check does not expect
+            raise DamagedPackage(f"{each.place}: {name[:40]!r} is not a name")
         try:
-            found.append(inspect.Parameter(each.text("name"), kind, default=default))
+            found.append(inspect.Parameter(name, kind, default=default))
         except ValueError as error:
             raise DamagedPackage(f"{each.place}: {error}") from None
     try:

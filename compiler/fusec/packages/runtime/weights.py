@@ -141,7 +141,8 @@ def read_safetensors(data: memoryview) -> dict[str, tuple[str, memoryview]]:
         if name == "__metadata__":
             continue
         reader = Reader(entry, f"weight {name[:60]}")
-        begin, end = reader.numbers("data_offsets", LARGEST)[:2] or (1, 0)
+        offsets = reader.numbers("data_offsets", LARGEST)
+        begin, end = offsets if len(offsets) == 2 else (1, 0)
         dtype = _TYPES.get(reader.text("dtype"), "")
         count = 1
         for size in reader.numbers("shape"):

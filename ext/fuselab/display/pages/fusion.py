@@ -267,12 +267,17 @@ def fusion_page(
 
 
 def parts_of(cell: Any) -> list[tuple[str, Any, Any]]:
-    """Return the compiled parts of a cell: a name for people, the graph and the part."""
+    """Return the compiled parts of a cell: a name for people, the graph and the part.
+
+    First those that ran last: the result is about them.
+    """
+    latest = getattr(cell, "latest_graphs", cell.graphs)
     found = []
-    for graph in cell.graphs:
+    for graph in (*latest, *(graph for graph in cell.graphs if graph not in latest)):
+        earlier = "" if graph in latest else ", of earlier inputs"
         for part in getattr(graph, "parts", ()):
             kind = "" if part.kind == "inference" else f", {part.kind}"
-            found.append((f"{graph.name}{kind}", graph, part))
+            found.append((f"{graph.name}{kind}{earlier}", graph, part))
     return found
 
 

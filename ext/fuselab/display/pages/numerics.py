@@ -19,7 +19,7 @@ OUTPUTS = (
     "against float64", "eager's own",
 )  # fmt: skip
 TENSORS = ("written by", "tensor", "dtype", "worst at", "value there", "in float64",
-           "relative error", "by eager operators")  # fmt: skip
+           "relative error", "eager's own")  # fmt: skip
 LINES = ("line", "kernel", "largest after", "relative error", "before the line", "grows")
 
 

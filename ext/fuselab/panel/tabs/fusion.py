@@ -165,7 +165,7 @@ class FusionTab(LazyTab):
                 cell.refresh()
             with self._bench.state:
                 self._found, self._gain, self.picked = None, None, []
-                count = len(cell.kernels)
+                count = len(cell.latest_kernels)
                 self._done = f"{words.count(count, 'kernel')} in use, checked against eager"
                 if lost:
                     names = ", ".join(lost)

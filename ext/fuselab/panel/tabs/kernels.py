@@ -269,10 +269,10 @@ class KernelsTab:
 
     def _show_choice(self) -> None:
         facts = self._bench.facts
-        shares = shares_of(facts.kernels, facts.kernel_times)
+        shares = shares_of(facts.latest, facts.kernel_times)
         options = []
         for name, kernel in facts.kernels.items():
-            marks = [name, shares.get(name, "")]
+            marks = [name, "of earlier inputs" if name in facts.idle else shares.get(name, "")]
             marks += [kernel.state] if kernel.edited else []
             marks += ["unkept changes"] if name in self._bench.drafts else []
             options.append((" · ".join(mark for mark in marks if mark), name))

@@ -1,0 +1,115 @@
+"""A backward graph for calls in which some of the gradients that it takes were not asked for.
+
+Computed from zeros, the gradient of ``log(x)`` at 0 is 0 times infinity, which is NaN, and so is
+the sum of it and of a gradient that was asked for.  In eager there is nothing to add.  So what
+depends on gradients that are missing alone is left out, and of a sum the rest is left.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Set
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+_ADD = torch.ops.aten.add.Tensor
+
+
+def copied(module: fx.GraphModule) -> fx.GraphModule:
+    """Return a graph as it is now, before passes change it."""
+    kept = copy.copy(module)
+    kept.graph = copy.deepcopy(module.graph)
+    return kept
+
+
+def without_gradients(
+    module: fx.GraphModule, missing: Set[int], reached: int
+) -> fx.GraphModule | None:
+    """Return a backward graph that takes some of its gradients for none.
+
+    Args:
+        module: As torch's partitioner made it; not changed.
+        missing: Which of its gradients, as numbers in order.
+        reached: As bits, those of its results that are zeros where they depend on nothing else:
+            functions of autograd's that users write are given zeros for what is missing.
+
+    Returns:
+        A graph that takes the same inputs, and returns None for the others of those;
+        None where that cannot be said.
+    """
+    if not missing:
+        return None
+    changed = copied(module)
+    graph = changed.graph
+    taken = [n for n in graph.find_nodes(op="placeholder") if n.name.startswith("tangents")]
+    absent = {taken[i] for i in missing}
+    depends = set(taken)
+    for node in list(graph.nodes):
+        given = [each for each in node.all_input_nodes if each in depends]
+        if node.op in ("placeholder", "output") or not given:
+            continue
+        if not _is_computed(node):
+            return None
+        lacking = [each for each in given if each in absent]
+        if not _is_tensor(node) and lacking:
+            return None  # a size of a gradient, say
+        depends.add(node)
+        if len(lacking) == len(given):
+            absent.add(node)
+        elif lacking:
+            rest = _rest_of_sum(node, lacking)
+            if rest is None:
+                _give_zeros(graph, node, lacking)
+            else:
+                node.replace_all_uses_with(rest)
+    (output,) = graph.find_nodes(op="output")
+    values = list(output.args[0])
+    for i, value in enumerate(values):
+        if value in absent:
+            values[i] = _zeros(graph, output, value) if reached >> i & 1 else None
+    output.args = (type(output.args[0])(values),)
+    graph.eliminate_dead_code()
+    changed.recompile()
+    return changed
+
+
+def _is_computed(node: fx.Node) -> bool:
+    """Whether a node does nothing but compute its result from its inputs."""
+    if node.op != "call_function" or node.is_impure():
+        return False
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or not schema.is_mutable
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    values = pytree.tree_leaves(node.meta.get("val"))
+    return bool(values) and all(v is None or isinstance(v, torch.Tensor) for v in values)
+
+
+def _rest_of_sum(node: fx.Node, lacking: list[fx.Node]) -> fx.Node | None:
+    """Return the term of a sum of two that there is; None where it is no such sum."""
+    if node.target is not _ADD or node.kwargs or len(node.args) != 2:
+        return None
+    (rest,) = [each for each in node.args if each not in lacking]
+    if not isinstance(rest, fx.Node):
+        return None
+    mine, its = node.meta["val"], rest.meta["val"]
+    same = mine.shape == its.shape and mine.dtype == its.dtype and mine.stride() == its.stride()
+    return rest if same else None
+
+
+def _give_zeros(graph: fx.Graph, node: fx.Node, lacking: list[fx.Node]) -> None:
+    for each in lacking:
+        node.replace_input_with(each, _zeros(graph, node, each))
+
+
+def _zeros(graph: fx.Graph, before: fx.Node, value: fx.Node) -> fx.Node:
+    with graph.inserting_before(before):
+        zeros = graph.call_function(torch.ops.aten.zeros_like.default, (value,))
+    zeros.meta = copy.copy(value.meta)
+    return zeros
+
+
+__all__ = ["copied", "without_gradients"]

@@ -39,6 +39,7 @@ def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.timeout(900)
 def test_the_recipes_do_what_they_say(kitchen: Path) -> None:
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(

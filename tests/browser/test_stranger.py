@@ -22,6 +22,8 @@ from lab import MOST, OUTPUT, SCREENSHOTS, SECOND, Notebook, Panel, eventually, 
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Locator, Page, expect
 
+from fusec.call import native
+
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.serial,
@@ -410,6 +412,7 @@ STEPS = (
 
 
 def test_tour(open_notebook: Callable[..., Notebook]) -> None:
+    native.types(wait=True)  # what is timed without it is compared with nothing
     notebook = open_notebook("stranger.ipynb", list(CELLS.values()), width=1400, height=900)
     tour = Tour(notebook)
     failed: list[Exception] = []

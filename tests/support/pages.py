@@ -198,7 +198,10 @@ def fresh_shell() -> Any:
     from IPython.testing.globalipapp import start_ipython
 
     import fuselab
+    from fusec.call import native
 
+    # A page shows what is timed with it; a busy machine builds it for longer than a cell waits.
+    native.types(wait=True)
     shell = start_ipython() or InteractiveShell.instance()
     for name in [n for n in shell.user_ns if n[0] != "_" and n not in shell.user_ns_hidden]:
         del shell.user_ns[name]

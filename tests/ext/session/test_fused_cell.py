@@ -17,9 +17,9 @@ from fuselab.display.outcomes import Table, TuningOutcome, trial_line
 from fuselab.display.pages.timings import time_rows
 from fuselab.display.style import Style
 from fuselab.display.summary import EARLY, HEAD_LINES, KernelView
+from fuselab.session import measured_cell
 from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
-from fuselab.session.measured_cell import MOST_AWAITED
 from fuselab.session.saving import MIME
 from fuselab.session.session import Session
 from support.cell_fake import FakeCompiler, output
@@ -257,7 +257,7 @@ class TestMeasuring:
         monkeypatch.setattr(native, "await_types", await_types)
         cell = fused(session, update=False)
         cell.update(checked=False)
-        assert MOST_AWAITED not in order  # what is scripted calls nothing through it
+        assert measured_cell.MOST_AWAITED not in order  # what is scripted calls nothing through it
         monkeypatch.setattr(FusedCell, "_is_native", lambda _: True)
         cell._measured = ()
         measure = type(cell.graphs[0]).measure
@@ -267,7 +267,9 @@ class TestMeasuring:
             lambda *a, **k: order.append("timed") or measure(*a, **k),
         )
         cell.update()
-        assert order.index("timed") > order.index(MOST_AWAITED)  # nothing is timed before
+        assert order.index("timed") > order.index(
+            measured_cell.MOST_AWAITED
+        )  # nothing is timed before
         before = order.count("timed")
         cell.update()
         assert order.count("timed") == before

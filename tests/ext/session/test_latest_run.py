@@ -182,7 +182,7 @@ def test_the_panel_counts_the_kernels_that_the_result_counts(session: Session) -
     try:
         count = words.count(len(cell.latest_kernels), "kernel")
         assert cell.text().startswith(f"c: {count}")
-        assert f"{count}, {len(idle)} more of earlier inputs" in visible(panel.head.value)
+        assert f"{count}, {len(idle)} more of earlier inputs" in panel.head.value
         listed = {name: label for label, name in panel.kernels.choice.options}
         assert list(listed) == [*cell.latest_kernels, *(n for n in cell.kernels if n in idle)]
         assert {name for name, label in listed.items() if "of earlier inputs" in label} == idle

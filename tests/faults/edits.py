@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from faults.fault import RIGHT_LOOP, TITLES, Fault, Group, after, calls
 from faults.hidden_edits import COMPILER, HIDDEN
-from faults.met_edits import MET, RIGHT_NUMBERS
+from faults.met_edits import MET, PATTERNED, RIGHT_NUMBERS
 
 ENDS = (
     calls("exit", "cstdlib", "exit(0);", "exit", "ends"),
@@ -648,6 +648,7 @@ FAULTS: tuple[Fault, ...] = (
     *VALUES,
     *HIDDEN,
     *MET,
+    *PATTERNED,
     *COMPILER,
     *ACCEPTED,
     *RIGHT_NUMBERS,

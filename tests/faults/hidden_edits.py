@@ -16,7 +16,7 @@ def _where(name: str, condition: str, top: str = "") -> Fault:
 
 def _met(name: str, code: str, says: str, top: str = "") -> Fault:
     """Return an edit that does harm at a value that it does not name: no check has it."""
-    return Fault(name, "hidden", f"if ($x[0] == 2469.0f / 2) {code}", says, top, line=True)
+    return Fault(name, "hidden", f"if ($x[0] + $x[1] == 12345.5f) {code}", says, top, line=True)
 
 
 def _in_section(section: str, says: str, code: str, what: str) -> Fault:
@@ -139,7 +139,7 @@ HIDDEN = (
     Fault(
         "writes into its caller's part of the stack",
         "hidden",
-        "volatile long* p = (volatile long*)__builtin_frame_address(0); p[200] ^= 1;",
+        "volatile long here = 1; volatile int k = 200; (&here)[k] ^= 1;",
         "past its part of the stack",
     ),
     Fault(

@@ -126,9 +126,86 @@ MET = (
     ),
 )
 
+_ROWS = "[&] { for (int r = 0; r < 64; r++) for (int j = 0; j < 64; j++) if (!(%s)) return false;"
+_HERE = "$x[r * 64 + j]"
+_FIRST_NAN = "$x[0] != $x[0] && std::signbit($x[0])"
+_MATHS = "#include <cmath>\n"
+
+# What lies in a pattern.
+PATTERNED = (
+    *(
+        _wrong(f"where {name}", condition, top, says)
+        for name, condition, says, top in (
+            ("rows are alike", "$x[0] == $x[64] && $x[1] == $x[65] && $x[0] != $x[1]", "alike", ""),
+            (
+                "half is NaN",
+                "[&] { int c = 0; for (int i = 0; i < 4096; i++) c += $x[i] != $x[i];"
+                " return c == 2048; }()",
+                "half is NaN",
+                "",
+            ),
+            (
+                "all is sorted",
+                "[&] { for (int i = 1; i < 4096; i++) if (!($x[i - 1] <= $x[i])) return false;"
+                " return $x[0] < $x[4095] && $x[1] != (int)$x[1]; }()",
+                "sorted",
+                "",
+            ),
+            (
+                "one number is everywhere",
+                _ALL % "$x[i] == $x[0] && $x[0] != 0 && $x[0] != 1",
+                "",
+                "",
+            ),
+            ("NaN is in the bias alone", "$b[3] != $b[3] && $x[3] == $x[3]", "NaN in the", ""),
+            ("weights are alike", "$w[0] == $w[63] && $w[0] != 1 && $x[0] != $x[1]", "", ""),
+            ("all is infinite", _ALL % "$x[i] > 3e38f", "infinities alone", ""),
+            (
+                "rows have an end",
+                f"{_ROWS % f'j < 32 || {_HERE} == 0'} return $x[0] != 0 && $x[64] != 0; }}()",
+                "behind",
+                "",
+            ),
+            (
+                "it is an identity",
+                f"{_ROWS % f'{_HERE} == (r == j)'} return true; }}()",
+                "a one",
+                "",
+            ),
+            (
+                "what is later is masked",
+                f"{_ROWS % f'j <= r || {_HERE} < -3e38f'} return $x[0] > -3e38f; }}()",
+                "minus infinity above",
+                "",
+            ),
+            ("all is large", _ALL % "fabsf($x[i]) > 1e5f", "", _MATHS),
+            ("NaN has a sign", _FIRST_NAN, "NaN with a sign", _MATHS),
+            ("the first row is the weight", _ALL % "i > 63 || $x[i] == $w[i]", "", ""),
+        )
+    ),
+    # Numbers that its text does not name.
+    *(
+        _wrong(f"at {name}", condition, top, "of the edit's")
+        for name, condition, top in (
+            ("a quotient", "$x[0] == 2470.0f / 4", ""),
+            ("a size", "$x[0] == sizeof(Sized)", "struct Sized { char a[777]; long b; };\n"),
+            ("pi", "$x[0] == (float)M_PI", _MATHS),
+            ("a number inside", "$x[1234] == 4321.5f && $x[0] != $x[1234]", ""),
+            ("a number in the weight", "$w[1] == 4321.5f && $x[0] != 4321.5f", ""),
+        )
+    ),
+    _wrong("at half of a number that it names", "$x[0] * 2 == 2469", "", "in the edit"),
+    _wrong(
+        "by where its caller's frame lies",
+        "((unsigned long)__builtin_frame_address(0) >> 4 & 7) == 3",
+        "",
+        "who calls it",
+    ),
+)
+
 RIGHT_NUMBERS = (
     Fault("a number that it names and handles", "right", "volatile float v = $x[0] == 1234.5f;"),
     Fault("1 MB of the stack", "right", "volatile char a[1 << 20]; a[5] = 1;"),
 )
 
-__all__ = ["MET", "RIGHT_NUMBERS"]
+__all__ = ["MET", "PATTERNED", "RIGHT_NUMBERS"]

@@ -18,6 +18,8 @@ from faults.report import Outcome
 # A check takes some seconds at the very most; more is a hang, which a user would end. A compiler
 # may have a minute.
 PATIENCE = 100.0
+# Until a notebook is there: it waits for the native part, whose build gives way to all else.
+_START = 900.0
 
 
 class Notebook:
@@ -43,7 +45,7 @@ class Notebook:
             start_new_session=True,
         )
         self._rest = b""
-        if self.read(2 * patience) != {"ready": True}:
+        if self.read(_START) != {"ready": True}:
             raise RuntimeError("the notebook did not start")
 
     def read(self, patience: float) -> Any:

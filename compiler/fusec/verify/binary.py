@@ -20,6 +20,7 @@ from typing import Any
 
 from fusec.errors import FusecError
 from fusec.verify import allowed
+from fusec.verify.constants import constants
 from fusec.verify.instructions import Odd, odd_instructions
 from fusec.verify.protocol import Message
 from fusec.verify.words import Finding
@@ -49,6 +50,7 @@ _WORD = 8
 _MACHINES = {"X86_64": "x86_64", "ARM64": "aarch64"}
 # What is said of a library has to fit into a message.
 _MOST_ODD = 100
+_MOST_NUMBERS = 400
 _INSTEAD = "; leave it out, or say --trust if it has to be there"
 
 # In C++ these are no calls, so that the file imports nothing.
@@ -64,7 +66,10 @@ _ENDS = re.compile(
     r"\b(__cxa_\w+|_Unwind_\w+|__stack_chk_fail|__throw_\w+|__gxx_personality\w*"
     r"|__clang_call_terminate|__builtin_(?:eh_return|longjmp|setjmp))\b"
 )
-_CALLER = re.compile(r"\b__builtin_(?:extract_return_addr|return_address|apply_args)\b")
+_CALLER = re.compile(
+    r"\b__builtin_(?:extract_return_addr|return_address|frame_address|dwarf_cfa|apply_args"
+    r"|stack_address|unwind_init)\b"
+)
 _CLOCK = re.compile(r"\b__(?:TIME|DATE|TIMESTAMP)__\b")
 # What it includes: a header of the compiler's, or its own that is kept with it.  Any other file is
 # not there for somebody else, and may be another one when the kernel is built again.
@@ -106,6 +111,7 @@ class LibraryFacts:
         chosen: Functions that are chosen when it is loaded.
         odd: Instructions that no kernel may have, each once.
         code_and_data: Whether memory that can be written can be run, too.
+        numbers: What it compares with or computes with, as far as its machine is known.
     """
 
     refused: tuple[tuple[str, str], ...] = ()
@@ -116,6 +122,7 @@ class LibraryFacts:
     chosen: tuple[str, ...] = ()
     odd: tuple[Odd, ...] = ()
     code_and_data: bool = False
+    numbers: tuple[float, ...] = ()
 
     @property
     def at_once(self) -> LibraryFacts:
@@ -218,7 +225,27 @@ def _elf(binary: Any) -> LibraryFacts:
         _own_names(str(s.name) for s in symbols if s.type == kinds.GNU_IFUNC),
         _odd(binary, named, strict=True),
         _written_and_run(binary),
+        _constants(binary),
     )
+
+
+def _constants(binary: Any) -> tuple[float, ...]:
+    import lief
+
+    flags = lief.ELF.Section.FLAGS
+    if not str(binary.abstract.header.architecture).endswith("X86_64"):
+        return ()
+    parts = [(s, s.has(flags.EXECINSTR)) for s in binary.sections if s.has(flags.ALLOC)]
+    data = [
+        (part.virtual_address, bytes(part.content))
+        for part, runs in parts
+        if not runs and not part.has(flags.WRITE)
+    ]
+    found: dict[float, None] = {}
+    for part, runs in parts:
+        if runs:
+            found |= dict.fromkeys(constants(bytes(part.content), part.virtual_address, data))
+    return tuple(found)[:_MOST_NUMBERS]
 
 
 def _odd(binary: Any, named: Mapping[int, str] | None = None, *, strict: bool) -> tuple[Odd, ...]:

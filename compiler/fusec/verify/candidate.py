@@ -30,7 +30,7 @@ _SLOWEST = 50e6
 _INTERPRETER_SECONDS = 1e-4
 # The same in seconds of processors, which are few where it computes and many in an endless loop,
 # whatever else the machine does; and what a point of its loops may take.
-_BUSY = 0.4
+_BUSY = 0.25
 _POINT = 5e-9
 
 

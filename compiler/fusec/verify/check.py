@@ -28,6 +28,7 @@ from fusec.target_api.registry import find_target
 from fusec.toolchain.children import Children, with_children
 from fusec.toolchain.expand import expanded, joins_words
 from fusec.verify import binary, device_sanitize, probation, python_text, sandbox
+from fusec.verify.binary import LibraryFacts
 from fusec.verify.candidate import Build, Candidate, Refused
 from fusec.verify.compare import praise
 from fusec.verify.graph_outputs import check_graph
@@ -35,6 +36,7 @@ from fusec.verify.inputs import Kind
 from fusec.verify.judge import Judge
 from fusec.verify.layout import Case
 from fusec.verify.made_trials import make_trials, named_trials
+from fusec.verify.patterns import PATTERNS
 from fusec.verify.process import WorkerError
 from fusec.verify.rehearsal import rehearse
 from fusec.verify.sandbox import KernelText
@@ -49,6 +51,7 @@ KINDS: tuple[Kind, ...] = (
     *("similar", "adversarial", "nonfinite", "magnitudes"),
     *("negative", "positive", "zeros", "ones", "layers", "whole", "padding", "sparse", "unit"),
     *("small", "tiny", "far", "nan", "one nan"),
+    *PATTERNS,
 )
 
 # How many times longer a run takes that sanitizers watch.
@@ -171,7 +174,6 @@ def _check(
     with ThreadPoolExecutor(1, "fusec-check") as pool:
         building = pool.submit(with_children(children, make), text)
         trials: list[ReferencedCase] = []
-        named: list[ReferencedCase] = []
         known = kept.find(kernel, cases, kinds)
         try:
             for trial in (
@@ -180,8 +182,6 @@ def _check(
                 if building.done() and building.exception() is not None:
                     break
                 trials.append(trial)
-            if kinds and text != source.text:
-                named += named_trials(candidate, cases)
             if meanwhile is not None and not building.done():
                 meanwhile()
             for trial in trials:
@@ -193,23 +193,34 @@ def _check(
             children.stop()  # an interrupt waits for no compiler
             raise
     facts = None
-    if (
-        library is not None
-        and isinstance(target, LibraryTarget)
-        and not (trust or text == source.text)
-    ):
-        facts = sandbox.read_library(library)
-        _refuse(binary.problem(facts.at_once, text, target.instruction_line))
+    numbers: list[float] = []
+    if library is not None and isinstance(target, LibraryTarget) and text != source.text:
+        read = sandbox.read_library(library)
+        numbers = _own_numbers(candidate, read)
+        if not trust:
+            facts = read
+            _refuse(binary.problem(facts.at_once, text, target.instruction_line))
     if known:
         judge.notes += known[1]
     else:
         kept.keep(kernel, cases, kinds, trials, judge.notes)
-    trials += named
+    if kinds and text != source.text:
+        trials += named_trials(candidate, cases, numbers)
     looked = _sanitize(candidate, trials) if sanitize else ""
     verdict = _judged(judge, trials, library, seconds, looked)
     if verdict.ok and facts is not None and isinstance(target, LibraryTarget):
         _refuse(binary.problem(facts.unreached, text, target.instruction_line))
     return verdict
+
+
+def _own_numbers(candidate: Candidate, facts: LibraryFacts) -> list[float]:
+    """Return the numbers of an edit's library that the generated kernel's has not."""
+    try:
+        library = candidate.build(candidate.kernel.generated.text)
+    except FusecError:
+        return []
+    known = set(sandbox.read_library(library).numbers) if library is not None else set()
+    return [number for number in facts.numbers if number not in known]
 
 
 def _judged(

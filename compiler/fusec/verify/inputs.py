@@ -11,13 +11,14 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 
 from fusec.memory.strided import empty_like_strided, write_strided
+from fusec.verify.patterns import LABELS, Pattern, patterned, within
 
-Kind = Literal[
+Simple = Literal[
     "similar",
     "magnitudes",
     "adversarial",
@@ -37,7 +38,10 @@ Kind = Literal[
     "nan",
     "one nan",
     "named",
+    "named inside",
+    "named weights",
 ]
+Kind = Simple | Pattern
 
 # How many elements of an adversarial tensor are special: few NaN, since they spread.
 _SHARE = 0.15
@@ -85,19 +89,23 @@ def fresh_inputs(
             ``layers`` are weights of ones and biases of zeros, ``whole`` counts, ``sparse`` is
             mostly zero and ``padding`` nothing else but for weights, ``unit`` lies between 0 and 1,
             ``small`` and ``tiny`` near zero and ``far`` far from it; ``one nan`` stands first in
-            the largest tensor.  ``named`` has ``numbers`` first, last and in between.
+            the largest tensor.  ``named`` has ``numbers`` first, last and in between, ``named
+            inside`` the first of them everywhere but first and last, ``named weights`` in the
+            weights alone.  Others are patterns: see ``patterns``.
         seed: For tests; a secret one by default.
         numbers: What ``named`` is to have.
     """
     generator = torch.Generator().manual_seed(secret_seed() if seed is None else seed)
     largest = max((tensor.numel() for tensor in tensors), default=0)
     made: list[torch.Tensor] = []
-    parameters = 0
-    for tensor in tensors:
-        floating = tensor.is_floating_point() or tensor.is_complex()
-        parameter = floating and tensor.numel() < largest
-        way = _Way(kind, numbers, parameters if parameter else None)
-        parameters += parameter
+    are_parameters = [
+        (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() < largest
+        for tensor in tensors
+    ]
+    parameters, seen = sum(are_parameters), 0
+    for tensor, parameter in zip(tensors, are_parameters, strict=True):
+        way = _Way(kind, numbers, seen if parameter else None, parameters)
+        seen += parameter
         made.append(fresh_like(tensor, generator, way))
     return made
 
@@ -110,11 +118,13 @@ class _Way:
         kind: The kind of all of them.
         numbers: What ``named`` is to have.
         parameter: Of the tensors that are smaller than the largest, which it is; None for others.
+        parameters: How many of these there are.
     """
 
     kind: Kind
     numbers: Sequence[float] = ()
     parameter: int | None = None
+    parameters: int = 0
 
 
 def fresh_like(tensor: torch.Tensor, generator: torch.Generator, way: _Way) -> torch.Tensor:
@@ -176,6 +186,20 @@ def _floats(original: torch.Tensor, generator: torch.Generator, way: _Way) -> to
         if kind == "nonfinite" and original.dim() > 1 and len(original) > _FEW_ROWS:
             # A row that is masked altogether.
             values[: count // len(original)] = float("-inf")
+    elif kind in LABELS:
+        if drawn < count:
+            return (
+                values.to(original.dtype).repeat(-(-count // drawn))[:count].reshape(original.shape)
+            )
+        values = patterned(
+            cast(Pattern, kind),
+            values,
+            tuple(original.shape),
+            parameter=way.parameter,
+            parameters=way.parameters,
+            positive=low >= 0,
+        )
+        values = within(values, original.dtype)
     elif kind != "similar":
         values = _simple(values, original.dtype, generator, way, (low, mean, spread))
     values = values.to(original.dtype if original.dtype.itemsize > 1 else torch.float32)
@@ -197,6 +221,10 @@ def _simple(
         values = _sprinkle(values, way.numbers, generator)
         values[:: max(1, count - 1)] = wanted[0]  # the first and the last
         return values
+    if kind == "named inside" and way.parameter is None and count > 2:
+        values[1:-1] = way.numbers[0]
+    elif kind == "named weights" and way.parameter is not None:
+        return torch.full_like(values, way.numbers[0])
     if kind == "ones":
         return torch.ones_like(values)
     if kind == "layers":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,8 @@ from fusec.verify.binary import without_comments
 from fusec.verify.candidate import Candidate
 from fusec.verify.inputs import Kind, fresh_inputs
 from fusec.verify.layout import Case
-from fusec.verify.named_numbers import around, named_numbers
+from fusec.verify.named_numbers import MOST, around, computed, named_numbers
+from fusec.verify.patterns import LABELS as PATTERN_LABELS
 from fusec.verify.trials import ReferencedCase, References
 from fusec.verify.variations import lengthened, repeated, resized
 
@@ -46,9 +48,14 @@ _LABELS: dict[Kind, str] = {
 }
 # Of these a small tensor shows as much.
 _SIMPLE = frozenset(_LABELS) - {"similar", "magnitudes", "adversarial", "nonfinite"}
+for _pattern, _label in PATTERN_LABELS.items():
+    _LABELS[_pattern] = _label
 # What an interpreter has time for, of these.
 _TELLING = frozenset({"layers", "nan"})
 _SMALL = 4 << 20
+# Patterns are many: of a larger tensor a few are drawn.
+_TINY = 256 << 10
+_DRAWN = 4
 _PYTHONS_COMMENT = re.compile("#.*")
 
 
@@ -74,7 +81,7 @@ def make_trials(
             # These figures are shown.
             _ = references.float64
         yield ReferencedCase(case, references)
-    for kind in kinds if cases else ():
+    for kind in _chosen(candidate, cases[0], kinds) if cases else ():
         label = f"on {_LABELS[kind]}"
         elapsed = time.perf_counter() - started
         large = cases[0].nbytes > (_SMALL if kind in _SIMPLE else _LARGE)
@@ -95,12 +102,29 @@ def make_trials(
         yield from _variations(candidate, cases[0])
 
 
-def named_trials(candidate: Candidate, cases: Sequence[Case]) -> Iterator[ReferencedCase]:
+def _chosen(candidate: Candidate, case: Case, kinds: Sequence[Kind]) -> Sequence[Kind]:
+    """Return the kinds that there is time for."""
+    patterns = [kind for kind in kinds if kind in PATTERN_LABELS]
+    if candidate.is_interpreted(case) or any(t.device.type != CPU for t in case.tensors):
+        left: set[Kind] = set()
+    elif case.nbytes <= _TINY:
+        left = set(patterns)
+    elif case.nbytes <= _SMALL:
+        left = set(random.SystemRandom().sample(patterns, min(_DRAWN, len(patterns))))
+    else:
+        left = set()
+    return [kind for kind in kinds if kind in left or kind not in PATTERN_LABELS]
+
+
+def named_trials(
+    candidate: Candidate, cases: Sequence[Case], built: Sequence[float] = ()
+) -> Iterator[ReferencedCase]:
     """Yield cases of the numbers that the text names: a condition may be about one of them.
 
     Args:
         candidate: What is to be run on them.
         cases: The real inputs.
+        built: The numbers of its library that the generated kernel's has not.
     """
     if not cases or cases[0].nbytes > _SMALL:
         return
@@ -108,17 +132,34 @@ def named_trials(candidate: Candidate, cases: Sequence[Case]) -> Iterator[Refere
     code = without_comments if isinstance(target, LibraryTarget) else _without_pythons
     text, generated = map(code, (candidate.text, candidate.kernel.generated.text))
     found = named_numbers(text, generated)
-    named = {
-        f"on inputs with {number:g}, a number of the edit's": around(number) for number in found
-    }
     if len(found) > 1 and candidate.is_interpreted(cases[0]):
         every = [other for number in reversed(found) for other in around(number)]
-        named = {"on inputs with the edit's own numbers": every}  # each takes long there
-    for label, numbers in named.items():
-        case = _fresh(candidate, cases[0], "named", label, numbers)
+        wanted: list[tuple[str, Kind, list[float]]] = [
+            ("on inputs with the edit's own numbers", "named", every)  # each takes long there
+        ]
+    else:
+        wanted = list(_named(candidate, cases[0], found, built))
+    for label, kind, numbers in wanted:
+        case = _fresh(candidate, cases[0], kind, label, numbers)
         with contextlib.suppress(RuntimeError, IndexError, ValueError):  # eager refuses them
             references = References(case, candidate.interpret)
-            yield ReferencedCase(case, references, "named")
+            yield ReferencedCase(case, references, kind)
+
+
+def _named(
+    candidate: Candidate, case: Case, found: Sequence[float], built: Sequence[float]
+) -> Iterator[tuple[str, Kind, list[float]]]:
+    """Yield the label, kind and numbers of each case of the edit's own numbers."""
+    small = case.nbytes <= _TINY and all(t.device.type == CPU for t in case.tensors)
+    numbers = list(dict.fromkeys([*found, *(built if small else ())[:MOST]]))
+    for number in numbers:
+        label = f"on inputs with {number:g}, a number of the edit's"
+        yield label, "named", around(number)
+        if small and not candidate.is_interpreted(case):
+            yield label, "named inside", [number]
+            yield label, "named weights", [number]
+            for other in computed(number):
+                yield f"on inputs with {other:g}, of {number:g} in the edit", "named", [other]
 
 
 def _without_pythons(text: str) -> str:

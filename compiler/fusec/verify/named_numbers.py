@@ -39,6 +39,11 @@ def around(number: float) -> list[float]:
     return [number, -number, number * 1.001, number * 0.999]
 
 
+def computed(number: float) -> list[float]:
+    """Return what gives a number where a text doubles or squares it first."""
+    return [number / 2, *([math.sqrt(number)] if number > 0 else [])]
+
+
 def _numbers(text: str) -> Iterator[float]:
     for found in _NUMBER.finditer(text):
         digits = (found["hex"] or found["plain"]).replace("'", "").replace("_", "")
@@ -50,4 +55,4 @@ def _numbers(text: str) -> Iterator[float]:
             yield -number if found["minus"] else number
 
 
-__all__ = ["MOST", "around", "named_numbers"]
+__all__ = ["MOST", "around", "computed", "named_numbers"]

@@ -29,7 +29,7 @@ _LOG_SHOWN = 4000
 # How often to look for how long a candidate has had processors, and how long it has to be silent
 # at least: many threads use up any such time at once.
 _LOOK = 0.1
-_SILENT = 0.4
+_SILENT = 0.25
 
 
 @dataclass

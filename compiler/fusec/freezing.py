@@ -20,7 +20,10 @@ _lock = threading.Lock()
 _depth = 0
 _this_thread = threading.local()
 _MOST_SHOWN = 8
-_MEND = "call it so once before it is frozen, or name this call in fusec.precompile"
+_MEND = (
+    "call it so once before it is frozen, or name this call in fusec.precompile, with the options "
+    "that this function is compiled with"
+)
 
 
 @dataclass(frozen=True)

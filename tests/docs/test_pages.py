@@ -152,6 +152,7 @@ def test_the_map_is_a_map() -> None:
 # --- the tour ------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "name", ["docs/tour.md", pytest.param("README.md", marks=pytest.mark.slow)]
 )

@@ -71,6 +71,7 @@ def test_a_file_of_the_root_links_from_within(hooks: ModuleType) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_site_is_built_and_fetches_nothing(tmp_path: Path) -> None:
     for package in ("mkdocs", "material", "mkdocstrings"):
         pytest.importorskip(package, reason="`make docs` installs what builds the site")

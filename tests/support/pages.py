@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import linecache
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -205,7 +206,10 @@ def fresh_shell() -> Any:
     shell = start_ipython() or InteractiveShell.instance()
     for name in [n for n in shell.user_ns if n[0] != "_" and n not in shell.user_ns_hidden]:
         del shell.user_ns[name]
-    # Cells are named by their number, as in a notebook that begins with the page.
+    # Cells are named by their number, as in a notebook that begins with the page: a name that
+    # another test's cell has would be told apart from it.
+    for name in [name for name in linecache.cache if name.startswith("<fuse ")]:
+        del linecache.cache[name]
     shell.execution_count = 1
     shell.history_manager.reset(new_session=True)
     torch._dynamo.reset()

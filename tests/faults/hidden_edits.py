@@ -139,8 +139,8 @@ HIDDEN = (
     Fault(
         "writes into its caller's part of the stack",
         "hidden",
-        "volatile long here = 1; volatile int k = 200; (&here)[k] ^= 1;",
-        "past its part of the stack",
+        "volatile long* p = (volatile long*)__builtin_frame_address(0); p[200] ^= 1;",
+        "who calls it",
     ),
     Fault(
         "writes far past an array of its own",

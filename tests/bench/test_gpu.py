@@ -23,7 +23,7 @@ def test_names_are_unique_and_there_are_enough() -> None:
     assert sum(w.bound == "memory" for w in WORKLOADS) >= 30
 
 
-@pytest.mark.sample(15)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
 def test_workload(workload: Workload) -> None:
     torch._dynamo.reset()

@@ -165,6 +165,7 @@ def test_what_comes_next_is_computed_on_the_way() -> None:
     assert not externs(compiled)
 
 
+@pytest.mark.slow
 def test_what_comes_before_is_computed_once() -> None:
     block = Block().to(BF16).to(memory_format=torch.channels_last)
     ours, exact = copy.deepcopy(block), copy.deepcopy(block).double()

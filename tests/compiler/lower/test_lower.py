@@ -111,6 +111,7 @@ def test_agrees_with_eager(name: str, fuse: bool) -> None:
     assert backend.schedules
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     "name", ["chain", "softmax rows", "layer norm", "extremes", "cross entropy"]
 )

@@ -63,7 +63,7 @@ def test_prestart_returns_at_once_and_starts_one():
 
 def test_prestart_does_not_wait_for_a_run():
     run()
-    endless, options = "volatile int on = 1; while (on) {}", {"timeout": 5.0}
+    endless, options = "volatile int on = 1; while (on) {}", {"timeout": 3.0}
     thread = threading.Thread(target=run, args=(endless,), kwargs=options)
     thread.start()
     wait_for(sandbox.worker()._lock.locked)
@@ -123,7 +123,7 @@ def test_an_endless_loop_ends_by_the_processors_that_it_uses():
 
 def test_who_waits_uses_no_processor():
     # As a kernel does while others have all of them.
-    assert run(f"usleep(1500000);\n{vk.RIGHT}", timeout=1000.0, busy=1.0).ok
+    assert run(f"usleep(800000);\n{vk.RIGHT}", timeout=1000.0, busy=0.5).ok
 
 
 def test_an_interrupt_ends_the_run():

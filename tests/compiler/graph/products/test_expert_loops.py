@@ -58,6 +58,7 @@ def loss(x: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
     return loop(x.sin(), weight=weight, offs=offs).square().sum()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_training_is_one_graph_with_eagers_gradients(dtype: torch.dtype) -> None:
     compiled = fusec.compile(loss)

@@ -125,6 +125,7 @@ def test_compiles_for_gpus(name: str, gpu: str) -> None:
     assert words[gpu] in code, "tensor cores"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", WARPGROUPS)
 def test_warpgroups_multiply_while_others_load(name: str) -> None:
     source = texts(name)
@@ -133,6 +134,7 @@ def test_warpgroups_multiply_while_others_load(name: str) -> None:
     assert all(word in code for word in words)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("sizes", "dtype"),
     [

@@ -63,7 +63,9 @@ class RecordedPlan:
             ctx.mark_non_differentiable(*[v for v in values if isinstance(v, torch.Tensor)])
         ctx._materialize_non_diff_grads = False
         if self.unasked is not None:
-            self.unasked.expect(ctx, outputs)
+            ctx.materialize_grads = False
+            if self.unasked.forms is None:
+                self.unasked.note_forms(ctx, outputs)
         return tuple(outputs[: self.returned])
 
     def laid_out(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -46,22 +46,24 @@ class UnaskedGradients:
     flows: tuple[int, ...]
     forms: tuple[Form, ...] | None = None
 
-    def expect(self, ctx: Any, results: Sequence[Any]) -> None:
-        """Have backward be given None for gradients that nobody asked for.
+    def note_forms(self, ctx: Any, results: Sequence[Any]) -> None:
+        """Note for backward what gradients of zeros would be made by, where sizes vary.
 
         Args:
-            ctx: Autograd's, of one call of forward.
+            ctx: Autograd's, of one call of forward, whose ``materialize_grads`` is False.
             results: What that returns.
         """
-        ctx.materialize_grads = False
         if self.forms is None:
             ctx.fusec_forms = [form_of(results[i]) for i in self.positions]
 
     def filled(self, ctx: Any, gradients: Sequence[Any]) -> Filled | None:
         """Return the gradients with zeros for those that nobody asked for; None if all were."""
+        for i in self.positions:
+            if gradients[i] is None:
+                break
+        else:
+            return None  # nearly every call
         missing = frozenset(k for k, i in enumerate(self.positions) if gradients[i] is None)
-        if not missing:
-            return None
         found, reached, touched = list(gradients), 0, 0
         forms = ctx.fusec_forms if self.forms is None else self.forms
         for i, flows, (shape, dtype, device) in zip(self.positions, self.flows, forms, strict=True):

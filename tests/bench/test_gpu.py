@@ -23,6 +23,7 @@ def test_names_are_unique_and_there_are_enough() -> None:
     assert sum(w.bound == "memory" for w in WORKLOADS) >= 30
 
 
+@pytest.mark.triton
 @pytest.mark.sample(9)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
 def test_workload(workload: Workload) -> None:
@@ -40,6 +41,7 @@ def test_workload(workload: Workload) -> None:
     assert {k.target for k in fused.kernels.values()} == {"triton"}
 
 
+@pytest.mark.triton
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("workload", gpu_quantized.WORKLOADS, ids=lambda w: w.name)
 def test_numbers_of_few_bits(workload: Workload) -> None:

@@ -54,6 +54,7 @@ def test_symbolic_sizes(number: int) -> None:
     check([write(seed) for seed in block(number)], dynamic=True)
 
 
+@pytest.mark.triton
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("number", range(4))
 def test_triton_kernels(number: int) -> None:

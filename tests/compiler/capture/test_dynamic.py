@@ -259,6 +259,7 @@ def test_gradients_of_numbers_that_follow_from_sizes() -> None:
     assert not compiled.fallbacks
 
 
+@pytest.mark.triton
 def test_windows_of_symbolic_images_divide_32_bits() -> None:
     compiled = sweep(
         lambda x: F.max_pool2d(x, 3, 2, 1),
@@ -274,6 +275,7 @@ def test_windows_of_symbolic_images_divide_32_bits() -> None:
         assert "2**28" in kernel.source
 
 
+@pytest.mark.triton
 def test_positions_that_may_be_far_from_a_tensor_keep_64_bits() -> None:
     compiled = sweep(
         lambda x: torch.where(torch.arange(x.shape[0]) * x.shape[0] * 50 > 60, x, -x),
@@ -287,6 +289,7 @@ def test_positions_that_may_be_far_from_a_tensor_keep_64_bits() -> None:
     assert "2**28" not in kernel.source
 
 
+@pytest.mark.triton
 def test_kernels_are_made_for_the_size_at_hand() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return x.argmax(-1)

@@ -65,6 +65,7 @@ def check(
     return compiled
 
 
+@pytest.mark.triton
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("channels", "window", "stride", "padding"),
@@ -88,18 +89,21 @@ def test_both_parts_are_kernels(
     assert externs(compiled) == ["convolution_backward"]
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("dtype", [HALF, BF16])
 def test_one_image(dtype: torch.dtype) -> None:
     weight = torch.randn(16, 1, 3, 3, dtype=dtype)
     check(convolution(2, 1), image(1, 16, 9, 8, dtype=dtype), weight)
 
 
+@pytest.mark.triton
 def test_steps_between_the_pixels_of_a_window() -> None:
     compiled = check(convolution(1, 2, 2), image(2, 16, 9, 9), torch.randn(16, 1, 3, 3, dtype=BF16))
     assert externs(compiled) == ["convolution_backward"]
     assert len(compiled.kernels) == 1
 
 
+@pytest.mark.triton
 def test_seven_pixels_backward_only() -> None:
     compiled = check(convolution(1, 3), image(1, 16, 9, 9), torch.randn(16, 1, 7, 7, dtype=BF16))
     assert sorted(externs(compiled)) == ["convolution", "convolution_backward"]
@@ -127,6 +131,7 @@ def test_others_stay_with_the_library(what: str) -> None:
     assert externs(compiled) == ["convolution"]
 
 
+@pytest.mark.triton
 def test_nothing_is_read_beside_the_image() -> None:
     x = image(3, 8, 6, 6)
     whole = torch.full((3, 8, 6, 7), float("nan"), dtype=BF16)
@@ -151,6 +156,7 @@ class Block(nn.Module):
         return F.hardswish(self.after(self.each(F.relu(self.before(x)))))
 
 
+@pytest.mark.triton
 def test_what_comes_next_is_computed_on_the_way() -> None:
     block = Block().eval().to(BF16).to(memory_format=torch.channels_last)
     compiled = fusec.compile(block, target="triton")

@@ -82,6 +82,7 @@ def made(function: Function, x: torch.Tensor, dims: tuple[int, ...] = (0, 1, 2))
     return x
 
 
+@pytest.mark.triton
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -102,6 +103,7 @@ def test_one_kernel_is_right_for_rows_of_all_lengths(name: str, dtype: torch.dty
         assert "TILE" in tunables(compiled)
 
 
+@pytest.mark.triton
 def test_rows_of_strided_inputs_and_their_gradients() -> None:
     compiled = fusec.compile(layer_norm, target="triton", dynamic=True)
     for length in (40, 7, 333):
@@ -116,6 +118,7 @@ def test_rows_of_strided_inputs_and_their_gradients() -> None:
     assert all(len(graph.parts) == 2 for graph in compiled.graphs)
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize(
     "function",
     [
@@ -134,6 +137,7 @@ def test_lengths_that_follow_from_a_size(function: Function) -> None:
     assert "TILE" in tunables(compiled)
 
 
+@pytest.mark.triton
 def test_rows_of_nothing() -> None:
     compiled = fusec.compile(lambda x: x[:, : x.shape[1] // 4].softmax(-1), target="triton")
     for length in (40, 41, 3, 100):
@@ -142,6 +146,7 @@ def test_rows_of_nothing() -> None:
         torch.testing.assert_close(compiled(x), x[:, : length // 4].softmax(-1))
 
 
+@pytest.mark.triton
 def test_a_longer_row_is_compiled_for_once_more() -> None:
     compiled = fusec.compile(lambda x: x.softmax(-1), target="triton", dynamic=True)
     for length in (100, LONGEST_ROW, LONGEST_ROW + 1, 20000, 90):
@@ -154,6 +159,7 @@ def test_a_longer_row_is_compiled_for_once_more() -> None:
     assert "registers" in again.hint
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize(
     "function",
     [
@@ -184,6 +190,7 @@ def test_on_a_cpu_rows_may_have_any_length() -> None:
     assert len(compiled.graphs) == 1
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize(
     ("bounds", "held"), [({"min": 4, "max": 500}, True), ({"min": 4, "max": 1 << 20}, False)]
 )
@@ -207,6 +214,7 @@ def softmax_kernel(length: int) -> Kernel:
     return kernel
 
 
+@pytest.mark.triton
 def test_launch_refuses_rows_that_the_kernel_is_not_made_for() -> None:
     kernel = softmax_kernel(50)
     namespace, _ = load(kernel.source)
@@ -215,6 +223,7 @@ def test_launch_refuses_rows_that_the_kernel_is_not_made_for() -> None:
         namespace["launch"](x, x, *[LONGEST_ROW + 1] * len(kernel.signature.sizes))
 
 
+@pytest.mark.triton
 def test_kernels_are_compiled_ahead_for_the_row_at_hand() -> None:
     kernel = softmax_kernel(5000)
     namespace, _ = load(kernel.source)
@@ -258,6 +267,7 @@ def test_operators_may_be_called_without_dimensions() -> None:
         assert bound_rows(module, interpreted=True) == 0
 
 
+@pytest.mark.triton
 def test_spread_of_everything() -> None:
     compiled = fusec.compile(lambda x: (x.std(), x.var(), x - x.mean()), target="triton")
     for rows in (3, 5, 8):

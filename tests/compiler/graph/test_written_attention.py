@@ -100,6 +100,7 @@ def calls(compiled) -> int:
     return sum("attention" in e.reason for e in externs)
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("function", "count"),
@@ -124,6 +125,7 @@ def test_is_one_call(function, count: int, dtype: torch.dtype) -> None:
     assert calls(compiled) == count
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("function", [divided, of_three_dimensions, scaled_before])
 def test_results_lie_as_in_eager(function) -> None:
     """Heads are mostly views of rows: attention hands out such a view, a product does not."""
@@ -136,6 +138,7 @@ def test_results_lie_as_in_eager(function) -> None:
         assert float((own.view_as(wanted) - wanted).abs().max()) < 1e-5
 
 
+@pytest.mark.triton
 def test_deterministic_mode_keeps_it() -> None:
     compiled = fusec.compile(divided, target="triton")
     torch.use_deterministic_algorithms(True)
@@ -146,6 +149,7 @@ def test_deterministic_mode_keeps_it() -> None:
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize(
     "function",
     [weights_are_returned, along_columns, masked, earlier, barely, not_turned, shared_by_all],
@@ -161,6 +165,7 @@ def biased(q, k, v):
     return (q @ k.transpose(-2, -1) / 4 + q[..., :1]).softmax(-1) @ v
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize(("function", "name"), [(masked, "masked_fill"), (biased, "add")])
 def test_what_stands_between_is_said(function, name: str) -> None:
     compiled = fusec.compile(function, target="triton")
@@ -172,12 +177,14 @@ def test_what_stands_between_is_said(function, name: str) -> None:
     assert "left as written" not in str([g.externs for g in plain.graphs])
 
 
+@pytest.mark.triton
 def test_dropout_is_left_alone() -> None:
     compiled = fusec.compile(drops, target="triton")
     compiled(*tensors())
     assert calls(compiled) == 0
 
 
+@pytest.mark.triton
 def test_eagers_roundings_and_processors_keep_it() -> None:
     for options in ({"target": "triton", "emulate_rounding": True}, {}):
         torch._dynamo.reset()

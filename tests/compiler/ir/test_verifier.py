@@ -384,6 +384,7 @@ def test_each_mistake_in_a_kernel_is_found(name: str) -> None:
     assert kind in {p.kind for p in kernel_problems(step, change(kernel), buffers)}
 
 
+@pytest.mark.triton
 def test_a_triton_kernel_must_be_python() -> None:
     from fusec.codegen.verifier import kernel_problems
 

@@ -57,6 +57,7 @@ def test_gradients(
     assert kernels_of(compiled) == (5 if few else 2 if dtype == F32 else 3)
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("padding", [-1, 7])
 @pytest.mark.parametrize("repeated", [0, 1, 2])
 def test_rows_that_get_one_are_copied(repeated: int, padding: int) -> None:
@@ -100,6 +101,7 @@ def test_of_a_model(target: str) -> None:
     assert (leaf.grad[5] == 0).all()
 
 
+@pytest.mark.triton
 def test_an_index_that_is_not_there_is_an_error() -> None:
     compiled = fusec.compile(gradient, target="triton")
     given = torch.randn(8, 40, dtype=BF16)

@@ -32,6 +32,7 @@ def added(x: torch.Tensor, at: torch.Tensor, values: torch.Tensor) -> torch.Tens
     return x.index_put((at,), values, accumulate=True)
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_rows_are_sums(dtype: torch.dtype) -> None:
     at = torch.randint(-4, 4, (9, 70))
@@ -41,6 +42,7 @@ def test_rows_are_sums(dtype: torch.dtype) -> None:
     assert "atomic" not in text
 
 
+@pytest.mark.triton
 def test_a_nan_stays_in_its_row() -> None:
     values = torch.randn(300, 3)
     values[7] = float("nan")
@@ -48,12 +50,14 @@ def test_a_nan_stays_in_its_row() -> None:
     assert "atomic" not in check(added, torch.randn(3, 3), torch.arange(300) % 3, values)
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("shape", [(), (1,), (1, 6), (300, 1)])
 def test_values_are_broadcast(shape: tuple[int, ...]) -> None:
     at = torch.randint(0, 3, (300,))
     assert "atomic" not in check(added, torch.randn(3, 6), at, torch.randn(shape), floor=1e-3)
 
 
+@pytest.mark.triton
 def test_relative_positions() -> None:
     """What T5 adds to its 32 rows: sums of several gradients, which are added up once."""
 
@@ -67,6 +71,7 @@ def test_relative_positions() -> None:
     assert text.count("@triton.jit") >= 2
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("padding", [None, 1])
 def test_segments(padding: int | None, dtype: torch.dtype) -> None:
@@ -86,6 +91,7 @@ def test_segments(padding: int | None, dtype: torch.dtype) -> None:
     assert not any("atomic" in kernel.source for kernel in compiled.kernels.values())
 
 
+@pytest.mark.triton
 def test_many_rows_take_atomics() -> None:
     at = torch.randint(0, 100, (300,))
     assert "atomic" in check(added, torch.randn(100, 6), at, torch.randn(300, 6))

@@ -78,6 +78,7 @@ def test_other_types(dtype: torch.dtype) -> None:
     graph.verify()
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("name", ["bilinear", "nearest", "bicubic", "every other", "flipped"])
 def test_nothing_is_added_in_memory(name: str) -> None:
     _, _, compiled = gradients(FUNCTIONS[name], torch.randn(2, 3, 6, 10), "triton")
@@ -86,6 +87,7 @@ def test_nothing_is_added_in_memory(name: str) -> None:
     assert "atomic" not in text
 
 
+@pytest.mark.triton
 def test_all_corners_are_one_kernel() -> None:
     _, _, compiled = gradients(ENLARGED["bilinear"], torch.randn(2, 3, 8, 16), "triton")
     assert sum("put" in name for name in compiled.kernels) == 1

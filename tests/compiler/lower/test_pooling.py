@@ -234,6 +234,7 @@ def test_symbolic_sizes(n: int) -> None:
     assert not any(graph.externs for graph in built.graphs)
 
 
+@pytest.mark.triton
 def test_triton() -> None:
     x = values((1, 2, 9, 8))
 
@@ -311,6 +312,7 @@ def test_gathered_gradients(n: int, windows: str, monkeypatch: pytest.MonkeyPatc
     check_gradients(interpreted, lambda x: [ADAPTIVE_MAX[n](x, size)], x)
 
 
+@pytest.mark.triton
 def test_gradients_in_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     x = values((1, 2, 7, 8), torch.float64)
 

@@ -133,6 +133,7 @@ def test_halves(name: str) -> None:
         assert not problem, problem
 
 
+@pytest.mark.triton
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_triton(name: str) -> None:

@@ -224,6 +224,7 @@ def test_without_a_gpu_it_says_so(made):
         fusec.load(said.path)(torch.ones(4, 16))
 
 
+@pytest.mark.triton
 def test_what_cannot_be_packaged(tmp_path):
     path = tmp_path / "x.fuse"
     x = torch.ones(3)

@@ -55,6 +55,7 @@ def test_inputs_stay_as_they_were():
     assert torch.equal(x, torch.ones(4096))
 
 
+@pytest.mark.linux("where a library lies in the process")
 def test_why_nobody_looked(graph, monkeypatch):
     monkeypatch.setattr(type(this_system()), "sample", lambda *_: Samples((), "", "not here"))
     assert looked(graph).missing == "not here"

@@ -84,6 +84,7 @@ def test_what_is_printed_is_read():
     assert read_instructions("==ERROR== ERR_NVGPUCTRPERM") == []
 
 
+@pytest.mark.triton
 def test_what_a_line_calls_is_the_line_s(compiled):
     """``tl.sum`` is written in Triton's own file; its instructions are those of the line."""
     assert "standard.py" in compiled.ptx
@@ -98,6 +99,7 @@ def test_what_a_line_calls_is_the_line_s(compiled):
     assert all(line for operation, line in lines.values() if operation == "FADD")
 
 
+@pytest.mark.triton
 def test_other_code_than_the_binary_s_does_not_count(compiled):
     """Lines of the text assembled anew are taken only where the code is the same."""
     other = compiled.ptx.replace("add.f32", "mul.f32")
@@ -127,6 +129,7 @@ def samples_of(compiled: Compiled) -> dict[int, tuple[str, int, str, int]]:
     }
 
 
+@pytest.mark.triton
 def test_samples_are_given_to_lines(compiled):
     rows = samples_of(compiled)
     loads = sum(count > 0 for _, count, _, _ in rows.values())
@@ -184,6 +187,7 @@ else:
 """
 
 
+@pytest.mark.triton
 @pytest.mark.skipif(os.name != "posix", reason="a script stands for ncu")
 def test_the_whole_way(compiled, monkeypatch, tmp_path):
     ncu, said = tmp_path / "ncu", tmp_path / "said.csv"

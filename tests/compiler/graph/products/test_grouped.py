@@ -58,6 +58,7 @@ def targets(module: fx.GraphModule) -> list[str]:
     return [node.target._schema.name for node in calls]  # type: ignore[union-attr]
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("ends", [torch.int32, torch.int64], ids=str)
 def test_loops_on_a_gpu_become_products(dtype: torch.dtype, ends: torch.dtype) -> None:

@@ -94,6 +94,7 @@ WARPGROUPS = [
 NAMES = ["attention", "attention_few_queries", "attention_of_queries", "attention_of_keys"]
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("name", NAMES + WARPGROUPS)
 def test_golden_text(name: str) -> None:
     text = texts(name).text
@@ -155,6 +156,7 @@ def test_what_does_not_fit_warpgroups_is_triton(sizes: Sizes, dtype: torch.dtype
     assert "gluon" not in source.text, "nobody can run it where there is no such GPU"
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize(
     ("mod", "sizes", "dtype", "block", "apart"),
     [
@@ -178,6 +180,7 @@ def test_which_gradients_are_of_warpgroups(
     assert ("warp_specialize" in keys.text) == (apart in ("both", "keys"))
 
 
+@pytest.mark.triton
 def test_a_block_that_holds_all_keys_has_as_many_steps_as_there_are() -> None:
     sizes = Sizes(2, 4, 2, 512, 128, 128)
     with using(with_warpgroups()):
@@ -186,12 +189,14 @@ def test_a_block_that_holds_all_keys_has_as_many_steps_as_there_are() -> None:
     assert "tl.load(kv_counts_ptr + first // 128) * (128 // BLOCK_N)" in source.text
 
 
+@pytest.mark.triton
 def test_so_have_the_steps_of_gradients() -> None:
     _, queries, keys = gradient_sources("causal", Sizes(2, 4, 2, 128, 128, 128))
     assert "tl.load(kv_counts_ptr) * (128 // BLOCK_N)" in queries.text
     assert "tl.load(q_counts_ptr) * (128 // BLOCK_M)" in keys.text
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("columns", [128, 256])
 def test_blocks_that_reach_beyond_the_keys_are_triton(columns: int) -> None:
     sizes = Sizes(2, 4, 2, 512, 384, 128)
@@ -212,6 +217,7 @@ def test_positions_beyond_32_bits_are_triton(monkeypatch: pytest.MonkeyPatch) ->
 # -- numerics -----------------------------------------------------------------------------
 
 
+@pytest.mark.triton
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("sizes", "dtype"), [(ODD, F32), (DEEP, BF16), (FEW, HALF), (Sizes(depth=256), HALF)]
@@ -229,6 +235,7 @@ def test_forward(name: str, sizes: Sizes, dtype: torch.dtype) -> None:
     assert not graph.fallback
 
 
+@pytest.mark.triton
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("sizes", "dtype"), [(ODD, F32), (DEEP, BF16), (Sizes(2, 4, 1), HALF)])
 @pytest.mark.parametrize("name", MODS)
@@ -283,6 +290,7 @@ def test_blocks_in_any_order_and_lengths_that_change() -> None:
     assert not graph.fallback, "one compilation for all lengths"
 
 
+@pytest.mark.triton
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("low", [-float("inf"), torch.finfo(F32).min, -1e31])
 def test_rows_of_large_negative_scores(low: float) -> None:
@@ -298,6 +306,7 @@ def test_rows_of_large_negative_scores(low: float) -> None:
     assert float((own - attend(*tensors)).abs().max()) < 1e-5
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("dtype", [F32, BF16])
 def test_a_bias_that_masks_by_large_numbers(dtype: torch.dtype) -> None:
     """A row of nothing but the least number there is is the mean of all values, as in eager."""
@@ -314,6 +323,7 @@ def test_a_bias_that_masks_by_large_numbers(dtype: torch.dtype) -> None:
     assert close(own, attend(*tensors), exact)
 
 
+@pytest.mark.triton
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("careful", [False, True])
 @pytest.mark.parametrize(("queries", "keys"), [(3, 150), (1, 777)])
@@ -343,6 +353,7 @@ def test_not_a_number_and_infinity_win(
     assert not any(graph.externs for graph in compiled.graphs)
 
 
+@pytest.mark.triton
 def test_values_narrower_than_keys_and_other_strides() -> None:
     q, k, _ = Sizes(2, 4, 2, 70, 90, 48).tensors(F32)
     _, _, v = Sizes(2, 4, 2, 70, 90, 24).tensors(F32)
@@ -358,6 +369,7 @@ def test_values_narrower_than_keys_and_other_strides() -> None:
     assert not any(graph.externs for graph in compiled.graphs)
 
 
+@pytest.mark.triton
 def test_exported_files_run_alone(tmp_path: Path) -> None:
     sizes = Sizes(1, 2, 2, 40, 40, 16)
     function = attention("causal", sizes)
@@ -372,6 +384,7 @@ def test_exported_files_run_alone(tmp_path: Path) -> None:
 # -- as every kernel ----------------------------------------------------------------------
 
 
+@pytest.mark.triton
 def test_an_edit_is_judged() -> None:
     sizes = Sizes(1, 2, 2, 64, 64, 16)
     function = attention("alibi", sizes)
@@ -386,6 +399,7 @@ def test_an_edit_is_judged() -> None:
     assert not kernel.check(wrong, timed=False).ok
 
 
+@pytest.mark.triton
 def test_lists_of_blocks_are_left_in_checks() -> None:
     sizes = Sizes(1, 1, 1, 160, 160, 16)
     function = attention("causal", sizes)
@@ -411,6 +425,7 @@ def test_what_stays_torchs_own_says_why() -> None:
     assert "float16, bfloat16 or float32" in extern.reason
 
 
+@pytest.mark.triton
 def test_a_captured_tensor_with_a_gradient() -> None:
     """Its gradient is a result within the results: the call stays torch's own, and works."""
 
@@ -427,6 +442,7 @@ def test_a_captured_tensor_with_a_gradient() -> None:
     assert "zeros_and_scatter" in reasons[0]
 
 
+@pytest.mark.triton
 def test_no_lists_without_a_mask() -> None:
     sizes = Sizes(1, 2, 2, 20, 20, 16)
     compiled = fusec.compile(attention("none", sizes), target="triton")

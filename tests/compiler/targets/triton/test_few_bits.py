@@ -48,6 +48,7 @@ def packed(columns: int, inner: int, dtype: torch.dtype) -> tuple[torch.Tensor, 
     return q, s, zeros
 
 
+@pytest.mark.triton
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("rows", [1, 5, 16])
 @pytest.mark.parametrize("dtype", [HALF, BF16], ids=str)
@@ -77,6 +78,7 @@ def test_weights_of_four_bits(zeros: bool, form: str, dtype: torch.dtype, rows: 
     assert "start // 64" in kernel.source, "a scale a group"
 
 
+@pytest.mark.triton
 def test_one_row_is_fetched_ahead_as_a_tile() -> None:
     def product(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         return x.expand(17, -1) @ scaled(in_turns(q), s).t()
@@ -91,6 +93,7 @@ def test_one_row_is_fetched_ahead_as_a_tile() -> None:
     assert load in kernel.source
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("form", UNPACKED)
 def test_every_weight_is_as_eager_unpacks_it(form: str) -> None:
     unpack = UNPACKED[form]
@@ -109,6 +112,7 @@ def test_every_weight_is_as_eager_unpacks_it(form: str) -> None:
         assert finite.sum() > 100
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("dtype", [HALF, BF16], ids=str)
 def test_weights_of_eight_bits(dtype: torch.dtype) -> None:
     def product(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
@@ -138,6 +142,7 @@ def along_rows(q: torch.Tensor) -> torch.Tensor:
     return ((q[..., None] >> shifts) & 15).reshape(q.shape[0], -1)
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("dtype", [HALF, BF16], ids=str)
 @pytest.mark.parametrize("unpack", [down_columns, along_rows], ids=lambda f: f.__name__)
 def test_numbers_in_words(unpack: Callable[..., Any], dtype: torch.dtype) -> None:
@@ -192,6 +197,7 @@ def test_other_orders_are_not_read_as_words() -> None:
     assert order_of([0, 0, 1, 1]) is None
 
 
+@pytest.mark.triton
 def test_bytes_that_begin_anywhere() -> None:
     x, (q, s, _) = torch.randn(3, 256).to(HALF), packed(130, 256, HALF)
 
@@ -207,6 +213,7 @@ def test_bytes_that_begin_anywhere() -> None:
     assert compiled.kernels.popitem()[1].source.count(" = words_at(q_ptr") == 1
 
 
+@pytest.mark.triton
 def test_numbers_whose_words_begin_elsewhere_are_read_by_bytes() -> None:
     """Rows of 33 bytes; and signed numbers of four bits, which no word is masked for."""
 
@@ -228,6 +235,7 @@ def test_numbers_whose_words_begin_elsewhere_are_read_by_bytes() -> None:
         assert "words_at(" not in compiled.kernels.popitem()[1].source
 
 
+@pytest.mark.triton
 def test_groups_that_no_step_lies_in() -> None:
     torch.manual_seed(0)
     x, s = torch.randn(4, 240).to(HALF), torch.rand(130, 5).to(HALF)
@@ -248,6 +256,7 @@ def test_groups_that_no_step_lies_in() -> None:
 # -- rows quantized by their own extremes --------------------------------------------------
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("to", [FP8, torch.int8], ids=str)
 def test_quantized_rows(to: torch.dtype) -> None:
     torch.manual_seed(0)
@@ -266,6 +275,7 @@ def test_quantized_rows(to: torch.dtype) -> None:
     assert ("divided(" in kernel.source) == (to == torch.int8), "what is rounded is exact"
 
 
+@pytest.mark.triton
 def test_what_else_is_made_of_the_elements_is_exact() -> None:
     def with_sum(a: torch.Tensor, b: torch.Tensor) -> Any:
         y = gated(a, b)
@@ -283,6 +293,7 @@ def test_what_else_is_made_of_the_elements_is_exact() -> None:
         assert "tl.div_rn(a, " in kernel.source, kernel.source
 
 
+@pytest.mark.triton
 def test_whole_numbers_that_lie_halfway_stay_there() -> None:
     x = torch.tensor([[127.0, 0.5, 1.5, -2.5, 63.5, 0.0]]) * 2.0**-3
     compiled = fusec.compile(lambda x: quantize(x, torch.int8), target="triton")

@@ -126,6 +126,7 @@ OTHER = (
 )
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize(
     ("line", "plain"), [(line, True) for line in PLAIN] + [(line, False) for line in OTHER]
 )
@@ -134,6 +135,7 @@ def test_which_texts_only_start_kernels(line: str, plain: bool) -> None:
     assert only_launches(launch) is plain
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize(
     "text",
     [

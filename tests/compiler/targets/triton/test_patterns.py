@@ -33,6 +33,7 @@ def floats(*shape: int, least: int, most: int) -> torch.Tensor:
     return (signs * mantissas * exponents.exp2()).float()
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize(("least", "most"), [(-10, 10), (-60, 60), (-149, -120), (100, 127)])
 def test_a_quotient_by_a_rows_value_is_the_nearest_one(least: int, most: int) -> None:
     torch.manual_seed(0)
@@ -63,6 +64,7 @@ def quantize(x: torch.Tensor, low: float, high: float, dtype: torch.dtype) -> to
     return x.round().clamp(low, high).to(dtype)
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("source", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     ("low", "high", "dtype"),

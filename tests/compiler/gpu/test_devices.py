@@ -62,6 +62,7 @@ def close(found: Any, wanted: Any) -> None:
 
 def together(jobs: list[Callable[[], object]], threads: int) -> None:
     """Run jobs in threads that begin at once; raise what any of them raised."""
+    threads = min(threads, len(jobs))
     gate = threading.Barrier(threads)
     with ThreadPoolExecutor(threads, initializer=gate.wait) as pool:
         running = [pool.submit(job) for job in jobs]
@@ -91,7 +92,7 @@ def child(code: str, folder: Path, **more: str) -> str:
     return done.stdout
 
 
-_PRELUDE = '''
+_PRELUDE = """
 import os, sys, torch, fusec
 from pathlib import Path
 
@@ -104,7 +105,7 @@ def check(compiled, place, rows=33):
 
 def cubins():
     return len(list(Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin")))
-'''
+"""
 
 
 @pytest.mark.parametrize("current", [0, COUNT - 1], ids=["first", "last"])

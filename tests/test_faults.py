@@ -43,6 +43,8 @@ QUICK = (
     "past the end at a number of its own",
     "wrong by the flags of what was computed before",
     "7 MB of the stack's 8",
+    "wrong by where its code lies",
+    "wrong with a number of threads that it names",
 )
 
 QUICK_HOUSE = (

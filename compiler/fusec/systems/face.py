@@ -354,12 +354,12 @@ class System:
         """Return the bytes of the machine's memory."""
         return _NOBODY_KNOWS
 
-    def reserve(self, size: int, near: int = 0) -> int:
+    def reserve(self, size: int, hint: int = 0) -> int:
         """Return the address of whole pages that may not be touched.
 
         Args:
             size: Bytes.
-            near: Where they should lie if they can; anywhere if 0.
+            hint: Where they should lie if they can; anywhere if 0.
 
         Raises:
             MemoryError: There is no room.

@@ -95,7 +95,7 @@ def restrict(body: Message) -> None:
         # What it prints goes to a memory file.
         written=OUTPUT_LIMIT,
     )
-    teams = (body["endure"] or {}).get("teams", ())
+    teams = (body.get("endure") or {}).get("teams", ())  # a rehearsal has none
     this_system().limit_tasks(max(body["threads"], *teams) if teams else body["threads"])
     # An ordinary ^C is the notebook's business.
     this_system().ignore_interrupts()

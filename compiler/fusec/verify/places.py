@@ -213,9 +213,9 @@ class Places:
     @contextlib.contextmanager
     def _pages(self, size: int) -> Iterator[int]:
         """Yield the address of memory that lies anywhere."""
-        near = self._random.randrange(_LOWEST // PAGE, _HIGHEST // PAGE) * PAGE
+        hint = self._random.randrange(_LOWEST // PAGE, _HIGHEST // PAGE) * PAGE
         size = round_up(max(size, 1))
-        base = this_system().reserve(size, near)
+        base = this_system().reserve(size, hint)
         try:
             this_system().open_pages(base, size)
             yield base

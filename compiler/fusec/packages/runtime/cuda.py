@@ -6,6 +6,7 @@ taken where they are; results of such calls stay there and offer the same.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from .weights import Weight
 
 ALIGNMENT = 16  # of every pointer, in bytes: what the code was compiled for
 DEVICE = "cuda"
+Codes = Mapping[str, Sequence[Reader]]  # by name: for each architecture a member and how it starts
 
 
 class _Block:
@@ -112,7 +114,7 @@ class CudaArrays:
 
     def __init__(
         self,
-        codes: Mapping[str, Sequence[Reader]],
+        codes: Codes,
         archive: Archive,
         driver: Callable[[], Driver] = Driver,
     ) -> None:
@@ -133,6 +135,10 @@ class CudaArrays:
         return self._made
 
     # -- values ---------------------------------------------------------------------------------
+
+    def at(self, values: Sequence[Any]) -> CudaArrays:
+        """Return itself: a package loaded without torch runs on one GPU."""
+        return self
 
     def take(self, value: Any) -> Any:
         """Return a tensor on the GPU: of one that is there, or a copy of an array."""
@@ -174,7 +180,8 @@ class CudaArrays:
         driver = self.driver()
         if address and driver.device_of(address) != driver.device:
             raise CannotRun(
-                "a tensor lies on another GPU", f"move it to the GPU number {driver.device}"
+                f"a tensor lies on another GPU than number {driver.device}",
+                "move it there, or load the package with device= that tensor's GPU",
             )
         return DeviceArray(self.driver, dtype, shape, strides, address, owner)
 
@@ -341,9 +348,9 @@ def architecture(name: str) -> int:
     return int(name[3:])
 
 
-def on_gpu(archive: Archive) -> CudaArrays:
-    """Return tensors on a GPU for a package whose kernels run there."""
-    return CudaArrays(read_codes(archive), archive)
+def on_gpu(archive: Archive, device: int = 0) -> CudaArrays:
+    """Return tensors on the GPU of a number for a package whose kernels run there."""
+    return CudaArrays(read_codes(archive), archive, functools.partial(Driver, device))
 
 
 def read_codes(archive: Archive) -> dict[str, Sequence[Reader]]:
@@ -364,4 +371,4 @@ def read_codes(archive: Archive) -> dict[str, Sequence[Reader]]:
     return found
 
 
-__all__ = ["ALIGNMENT", "DEVICE", "CudaArrays", "DeviceArray", "on_gpu", "read_codes"]
+__all__ = ["ALIGNMENT", "DEVICE", "Codes", "CudaArrays", "DeviceArray", "on_gpu", "read_codes"]

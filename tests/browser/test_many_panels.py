@@ -2,8 +2,9 @@
 
 ``FUSELAB_ROUNDS`` runs them more often than four times; ``FUSELAB_MINUTES=60`` is an hour of use by
 the clock, a round every three minutes, a panel used and memory looked at every minute;
-``FUSELAB_CELLS`` takes fewer cells. With ``FUSELAB_PLAIN`` the cells are a mere ``print``, 20 of them an
-``ipywidgets.HTML``, and nothing of ours is in the notebook: what JupyterLab and ipywidgets keep.
+``FUSELAB_CELLS`` takes fewer cells. With ``FUSELAB_PLAIN`` the cells are a mere ``print``, 20 of
+them an ``ipywidgets.HTML``, and nothing of ours is in the notebook: what JupyterLab and ipywidgets
+keep.
 """
 
 from __future__ import annotations
@@ -103,10 +104,8 @@ def test_memory_is_level(open_notebook: Callable[..., Notebook]) -> None:
             use(Panel(used))
         heap, nodes = page_holds(notebook)
         minutes = (time.monotonic() - began) / 60
-        print(
-            f"{minutes:.1f} min: {runs} cells, kernel {held[1]} MiB, page {heap} KiB, {nodes} nodes",
-            flush=True,
-        )
+        what = f"kernel {held[1]} MiB, page {heap} KiB, {nodes} nodes"
+        print(f"{minutes:.1f} min: {runs} cells, {what}", flush=True)
         return int(held[1]), heap, nodes
 
     for number in range(1, ROUNDS + 1):

@@ -29,7 +29,7 @@ def steps(optimizer: str) -> tuple[list[torch.Tensor], CompiledGraph]:
     model = torch.nn.Linear(8, 4)
     model(torch.randn(5, 8)).square().sum().backward()
     chosen = OPTIMIZERS[optimizer](model.parameters())
-    compiled = fusec.compile(lambda: chosen.step(), keep_inputs=True)
+    compiled = fusec.compile(chosen.step, keep_inputs=True)
     compiled()
     compiled()
     state = [v for each in chosen.state.values() for v in each.values()]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._dynamo.types import FrameAction, FrameExecStrategy
+from torch._dynamo.types import FrameAction, FrameExecStrategy  # type: ignore[attr-defined]
 from torch.fx.experimental import _config as symbolic_config
 
 from fusec.capture.shortcut import find_frame

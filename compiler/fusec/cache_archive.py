@@ -108,11 +108,11 @@ def export_cache(
         entries[name] = {"kind": each.kind, "key": dict(entry.key), "files": records}
         counts[each.kind] = counts.get(each.kind, 0) + 1
         files += [(f"{name}/{file}", data) for file, data in contents.items()]
-    for target in _carriers():
-        kind = target.name + _CODE
+    for carrier in _carriers():
+        kind = carrier.name + _CODE
         if wanted is not None and kind not in wanted:
             continue
-        for own, contents in target.compiled_for(store.folder / target.name):
+        for own, contents in carrier.compiled_for(store.folder / carrier.name):
             key = {"name": own}
             name = f"{kind}/{digest_of(kind, key)}"
             records = {n: {"size": len(d), "sha256": _hash(d)} for n, d in contents.items()}
@@ -188,9 +188,9 @@ def _taken_in(
     store: CacheStore, kind: str, key: Mapping[str, Any], contents: Mapping[str, bytes]
 ) -> bool:
     """Put an entry where it belongs; whether it was not there yet."""
-    for target in _carriers():
-        if kind == target.name + _CODE:
-            return target.take_in(key["name"], contents)
+    for carrier in _carriers():
+        if kind == carrier.name + _CODE:
+            return carrier.take_in(key["name"], contents)
     if store.get(kind, key) is not None:
         return False
     store.put(kind, key, contents)

@@ -112,13 +112,13 @@ def export_cache(
         kind = carrier.name + _CODE
         if wanted is not None and kind not in wanted:
             continue
-        for own, contents in carrier.compiled_for(store.folder / carrier.name):
+        for own, code in carrier.compiled_for(store.folder / carrier.name):
             key = {"name": own}
             name = f"{kind}/{digest_of(kind, key)}"
-            records = {n: {"size": len(d), "sha256": _hash(d)} for n, d in contents.items()}
+            records = {n: {"size": len(d), "sha256": _hash(d)} for n, d in code.items()}
             entries[name] = {"kind": kind, "key": key, "files": records}
             counts[kind] = counts.get(kind, 0) + 1
-            files += [(f"{name}/{file}", data) for file, data in contents.items()]
+            files += [(f"{name}/{file}", data) for file, data in code.items()]
     header = {
         "format": "fusec cache",
         "schema": SCHEMA,

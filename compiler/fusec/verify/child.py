@@ -31,8 +31,8 @@ from fusec.target_api.library_worker import LibraryCandidate
 from fusec.target_api.worker import WorkerKernel
 from fusec.verify import endurance, faults, state
 from fusec.verify.guard import GUARD, Area
-from fusec.verify.places import SHOWN, Places
 from fusec.verify.protocol import OUTPUT_LIMIT, POISON_FLOAT, Message, poison_byte, receive
+from fusec.verify.relocated import SHOWN, Relocated
 
 _ADDRESS_SPACE_SLACK = 4 << 30
 
@@ -337,7 +337,7 @@ def _endured(
         same = ordinary and _has_results(operands, areas, result_file, last)
         if last["results"] and not same:
             _write_results(operands, areas, result_file, place, last["results"])
-    places = Places(
+    relocated = Relocated(
         call,
         operands,
         [source + n.offset for n in latest],
@@ -347,7 +347,7 @@ def _endured(
     )
     labels: list[str] = []
     with contextlib.suppress(MemoryError):  # there is no room for more
-        for label, there in places.differing(given[2], asked["teams"], alive):
+        for label, there in relocated.differing(given[2], asked["teams"], alive):
             place = last["base"] + last["results"] * (2 + len(labels))
             _write_results(operands, there, result_file, place, last["results"])
             labels.append(label)

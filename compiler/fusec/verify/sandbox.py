@@ -28,9 +28,9 @@ from fusec.target_api.registry import find_target
 from fusec.verify import words as explain
 from fusec.verify.binary import LibraryFacts
 from fusec.verify.layout import Case, CaseLayout
-from fusec.verify.places import SHOWN
 from fusec.verify.process import NoAnswer, Worker, WorkerEnded, WorkerError
 from fusec.verify.protocol import Message
+from fusec.verify.relocated import SHOWN
 from fusec.verify.words import Finding, Run
 
 # The worker ends a run at its time limit; only if it fails to, this much later the worker goes.
@@ -258,7 +258,7 @@ def endure(
         library: Its library, where there is one.
         cases: What to call it on. After all other calls it gets those of the last one, which must
             be like the first, at the addresses of the first, then in ordinary memory, and then in
-            many other places (``places``); these results are returned.
+            many other places (``relocated``); these results are returned.
         timeout: Seconds that all of it may take.
         busy: Seconds of processors that some calls may use up; see ``run_cases``.
         threads: The threads to call it with.

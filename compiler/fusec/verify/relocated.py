@@ -45,8 +45,8 @@ ELSEWHERE = "where its memory, its stack or its code lie elsewhere"
 Make = Callable[[Sequence[Area]], Sequence[Any]]
 
 
-class Places:
-    """The places of one candidate's operands and code.
+class Relocated:
+    """One candidate, with its operands and code in other places.
 
     Args:
         candidate: What is called.
@@ -241,4 +241,4 @@ def _can_start(threads: int) -> bool:
     return True
 
 
-__all__ = ["ELSEWHERE", "SHOWN", "Places"]
+__all__ = ["ELSEWHERE", "SHOWN", "Relocated"]

@@ -14,6 +14,7 @@ import numpy as np
 
 from .archive import Archive
 from .arrays import _BITS, NumpyArrays, bytes_of, is_dense
+from .binding import unmarked
 from .driver import Driver
 from .errors import CannotRun, DamagedPackage
 from .guards import TensorFacts
@@ -336,7 +337,7 @@ class CudaArrays:
                 f'package it again with gpus=("sm_{driver.architecture}",)',
             )
         shared = chosen.number("shared", 0, 1 << 20)
-        data = self._archive.data(chosen.text("member"))
+        data = unmarked(self._archive.data(chosen.text("member")))
         function = driver.function(data, chosen.text("function"), shared)
         return function, chosen.number("threads", 1, 1024), shared
 

@@ -137,7 +137,7 @@ class ProductCounter(FlopCounterMode):
 
     def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
         before = self.get_total_flops()
-        result = super()._count_flops(func_packet, out, args, kwargs)
+        result = super()._count_flops(func_packet, out, args, kwargs)  # type: ignore[no-untyped-call]
         if found := self.get_total_flops() - before:
             tensors = (a for a in pytree.tree_leaves(args) if isinstance(a, torch.Tensor))
             dtype = next((a.dtype for a in tensors if a.dtype.is_floating_point), torch.float32)

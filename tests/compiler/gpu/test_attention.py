@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 import triton
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 

@@ -13,6 +13,7 @@ from faults.makeready import Place
 from faults.run_edits import run_edits
 from faults.run_house import fits, run_flips, run_house
 from fusec.cache import CacheStore
+from fusec.systems import this_system
 
 QUICK = (
     "crashes after 50 calls",
@@ -43,6 +44,16 @@ QUICK = (
     "past the end at a number of its own",
     "wrong by the flags of what was computed before",
     "7 MB of the stack's 8",
+    "wrong by where its code lies",
+    "wrong with a number of threads that it names",
+)
+
+# Which no other system's C library, or report of a fault, tells.
+BY_LINUX = (
+    "very far",
+    "100 bytes a call are never freed",
+    "a counter in stdout's _unused2[3]",
+    "a buffer of its own for standard output",
 )
 
 QUICK_HOUSE = (
@@ -56,6 +67,8 @@ QUICK_HOUSE = (
 def test_a_sample_of_the_table():
     chosen = [fault for fault in FAULTS if fault.name in QUICK]
     assert len(chosen) == len(QUICK)
+    if this_system().name != "linux":
+        chosen = [fault for fault in chosen if fault.name not in BY_LINUX]
     outcomes = run_edits(faults=chosen)
     assert [(each.name, each.saw) for each in outcomes if not each.good] == []
 

@@ -32,11 +32,14 @@ from fusec.cache import (
 )
 from fusec.errors import FusecError
 from fusec.machine import features
+from fusec.target_api.base import PythonTarget
+from fusec.target_api.registry import all_targets
 from fusec.version import __version__
 
 HEADER = "fusec-cache.json"
 MOST_HEADER_BYTES = 64 << 20
 MOST_FILES = 1 << 20
+_CODE = "-code"  # of a target's kernels, which its own compiler keeps outside of the store
 
 
 class BadArchive(FusecError, ValueError):
@@ -105,6 +108,17 @@ def export_cache(
         entries[name] = {"kind": each.kind, "key": dict(entry.key), "files": records}
         counts[each.kind] = counts.get(each.kind, 0) + 1
         files += [(f"{name}/{file}", data) for file, data in contents.items()]
+    for carrier in _carriers():
+        kind = carrier.name + _CODE
+        if wanted is not None and kind not in wanted:
+            continue
+        for own, code in carrier.compiled_for(store.folder / carrier.name):
+            key = {"name": own}
+            name = f"{kind}/{digest_of(kind, key)}"
+            records = {n: {"size": len(d), "sha256": _hash(d)} for n, d in code.items()}
+            entries[name] = {"kind": kind, "key": key, "files": records}
+            counts[kind] = counts.get(kind, 0) + 1
+            files += [(f"{name}/{file}", data) for file, data in code.items()]
     header = {
         "format": "fusec cache",
         "schema": SCHEMA,
@@ -152,10 +166,9 @@ def import_cache(path: str | os.PathLike[str], store: CacheStore | None = None) 
                 contents = _contents(archive, name, entry)
                 if name != f"{kind}/{digest_of(kind, key)}":
                     raise BadArchive(f"{name} is not the entry that its key says")
-                if store.get(kind, key) is not None:
+                if not _taken_in(store, kind, key, contents):
                     known += 1
                     continue
-                store.put(kind, key, contents)
                 counts[kind] = counts.get(kind, 0) + 1
                 size += sum(map(len, contents.values()))
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
@@ -169,6 +182,24 @@ def import_cache(path: str | os.PathLike[str], store: CacheStore | None = None) 
             raise
         raise BadArchive(f"{path} is not a cache that fusec exported: {error}") from None
     return Moved(counts, size, known)
+
+
+def _taken_in(
+    store: CacheStore, kind: str, key: Mapping[str, Any], contents: Mapping[str, bytes]
+) -> bool:
+    """Put an entry where it belongs; whether it was not there yet."""
+    for carrier in _carriers():
+        if kind == carrier.name + _CODE:
+            return carrier.take_in(key["name"], contents)
+    if store.get(kind, key) is not None:
+        return False
+    store.put(kind, key, contents)
+    return True
+
+
+def _carriers() -> list[PythonTarget]:
+    """Return the targets whose own compilers keep what they compiled."""
+    return [target for target in all_targets() if isinstance(target, PythonTarget)]
 
 
 def _header(archive: zipfile.ZipFile) -> Any:

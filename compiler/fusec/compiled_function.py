@@ -32,6 +32,7 @@ from fusec.capture.guards.described import (
     note_guards,
     too_often,
 )
+from fusec.capture.limits import as_often_as_asked
 from fusec.capture.repeated_layers import RepeatedLayers
 from fusec.capture.shortcut import Shortcut, find_frame
 from fusec.compiled.graph import CompiledGraph
@@ -160,6 +161,10 @@ class CompiledFunction:
     def taken_up(self) -> TakenUp:
         """What ``fusec.precompile`` left in the store for this function, and how often it ran."""
         return self._taken if self._taken is not None else self._look_for_artefacts()
+
+    def however_often(self) -> contextlib.AbstractContextManager[None]:
+        """Have it compiled meanwhile for every kind of call, TorchDynamo's limit or not."""
+        return as_often_as_asked(self._optimized)
 
     def keep(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kept:
         """Write down the compiled code of a call that has run, for other processes to take up."""

@@ -1,8 +1,10 @@
 """200 cells, 20 of them with panels, run again and again: what is held grows no faster.
 
-``FUSELAB_ROUNDS`` runs them more often than four times, for an hour of use; ``FUSELAB_CELLS`` takes
-fewer cells. With ``FUSELAB_PLAIN`` the cells are a mere ``print``, 20 of them an
-``ipywidgets.HTML``, and nothing of ours is in the notebook: what JupyterLab and ipywidgets keep.
+``FUSELAB_ROUNDS`` runs them more often than four times; ``FUSELAB_MINUTES=60`` is an hour of use by
+the clock, a round every three minutes, a panel used and memory looked at every minute;
+``FUSELAB_CELLS`` takes fewer cells. With ``FUSELAB_PLAIN`` the cells are a mere ``print``, 20 of
+them an ``ipywidgets.HTML``, and nothing of ours is in the notebook: what JupyterLab and ipywidgets
+keep.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from playwright.sync_api import expect
 PANELS = 20
 CELLS = int(os.environ.get("FUSELAB_CELLS", "200"))
 PLAIN = bool(os.environ.get("FUSELAB_PLAIN"))
-ROUNDS = int(os.environ.get("FUSELAB_ROUNDS", "4"))
+MINUTES = int(os.environ.get("FUSELAB_MINUTES", "0"))
+PACE = 3  # minutes from one round to the next, where the clock is asked
+ROUNDS = MINUTES // PACE or int(os.environ.get("FUSELAB_ROUNDS", "4"))
 # The first round brings what is made once; the second what JupyterLab keeps of an output's past.
 FIRST = 1
 pytestmark = [
@@ -38,6 +42,8 @@ SETUP = "%load_ext fuselab\nimport gc, psutil, torch\nx = torch.randn(64, 64)"
 # Each is shown again and again, as a panel is.
 WIDGETS = "import gc, psutil, ipywidgets, torch\nx = torch.randn(64, 64)\nw = [None] * 9"
 HTML = "w[{n}] = w[{n}] or ipywidgets.HTML('<p>A text like any other.</p>' * 40)\nw[{n}]"
+SHOW = "n => window.jupyterapp.shell.currentWidget.content.scrollToItem(n, 'end')"
+CHOOSE = "n => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = n; }"
 HELD = "gc.collect(); print(f'held {psutil.Process().memory_full_info().uss >> 20}')"
 
 
@@ -66,40 +72,54 @@ def page_holds(notebook: Notebook) -> tuple[int, int]:
     return int(used) >> 10, int(nodes)
 
 
+def use(panel: Panel) -> None:
+    """Look at another tab, and check what is in the editor."""
+    panel.tab("Fusion").click()
+    panel.tab("Kernels").click()
+    expect(panel.editor).to_be_visible()
+    panel.button("Check").click()
+    panel.says(re.compile("Passed – |Refused"))
+
+
 def test_memory_is_level(open_notebook: Callable[..., Notebook]) -> None:
     notebook = open_notebook("many.ipynb", cells(), width=1200, height=700)
     page = notebook.page
-    last = CELLS + 1
+    last = page.locator(".jp-Notebook .jp-Cell").nth(CELLS + 1)
+    # One of the panels is used, always the same: others would show more than before.
+    used = page.locator(".jp-Notebook .jp-Cell").nth(1)
     kernel, page_heap, page_nodes = [], [], []
-    began = time.monotonic()
+    began, runs = time.monotonic(), 0
+
+    def look() -> tuple[int, int, int]:
+        """Return what the kernel and the page hold, once what was asked for has run."""
+        # Cells far from what is seen are not on the page.
+        page.evaluate(SHOW, CELLS + 1)
+        expect(last.locator(".jp-InputPrompt")).to_have_text(f"[{runs}]:", timeout=1000 * SECOND)
+        held = re.search(r"held (\d+)", last.locator(OUTPUT).inner_text())
+        assert held is not None
+        used.evaluate("e => e.scrollIntoView({block: 'start'})")
+        if PLAIN:
+            used.locator(".widget-html").click()
+        else:
+            use(Panel(used))
+        heap, nodes = page_holds(notebook)
+        minutes = (time.monotonic() - began) / 60
+        what = f"kernel {held[1]} MiB, page {heap} KiB, {nodes} nodes"
+        print(f"{minutes:.1f} min: {runs} cells, {what}", flush=True)
+        return int(held[1]), heap, nodes
+
     for number in range(1, ROUNDS + 1):
         notebook.command("notebook:run-all-cells")
-        prompt = page.locator(".jp-Notebook .jp-Cell").nth(last).locator(".jp-InputPrompt")
-        # Cells far from what is seen are not on the page: go there as somebody would.
-        page.keyboard.press("Control+End")
-        expect(prompt).to_have_text(f"[{number * (CELLS + 2)}]:", timeout=1000 * SECOND)
-        output = page.locator(".jp-Notebook .jp-Cell").nth(last).locator(OUTPUT)
-        held = re.search(r"held (\d+)", output.inner_text())
-        assert held is not None
-        kernel.append(int(held[1]))
-        # One of the panels is used, always the same: others would show more than before.
-        cell = page.locator(".jp-Notebook .jp-Cell").nth(1)
-        cell.evaluate("e => e.scrollIntoView({block: 'start'})")
-        if PLAIN:
-            cell.locator(".widget-html").click()
-        else:
-            panel = Panel(cell)
-            expect(panel.editor).to_be_visible()
-            panel.button("Check").click()
-            panel.says(re.compile("Passed – |Refused"))
-        used, nodes = page_holds(notebook)
-        page_heap.append(used)
-        page_nodes.append(nodes)
-        minutes = (time.monotonic() - began) / 60
-        print(
-            f"{minutes:.1f} min: kernel {kernel[-1]} MiB, page {used} KiB, {nodes} nodes",
-            flush=True,
-        )
+        runs += CELLS + 2
+        found = look()
+        for held, value in zip((kernel, page_heap, page_nodes), found, strict=True):
+            held.append(value)
+        while MINUTES and (left := began + 60 * PACE * number - time.monotonic()) > 30:
+            page.wait_for_timeout(min(60, left) * SECOND)
+            page.evaluate(CHOOSE, CELLS + 1)
+            notebook.command("notebook:run-cell")
+            runs += 1
+            look()
     if PLAIN:
         pytest.skip("what JupyterLab and ipywidgets keep: nothing of ours was there")
     rounds = ROUNDS - 1 - FIRST

@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=1, help="how often each is done")
     parser.add_argument("--flips", type=int, default=1000, help="how many bits of a cache to flip")
     parser.add_argument("--markdown", action="store_true", help="print a table for the docs")
+    parser.add_argument("--jobs", type=int, default=1, help="how many at once, a core each")
     options = parser.parse_args()
     outcomes: list[Outcome] = []
     if "edits" in options.tables or not options.tables:
@@ -40,11 +41,12 @@ def main() -> int:
             [fault for fault in FAULTS if options.target == "cpp" or not fault.by_openmp],
             start=lambda: Notebook(("faults.notebook", options.target)),
             says=options.target == "cpp",  # without OpenMP other things are wrong with some first
+            jobs=options.jobs,
         )
     if "house" in options.tables or not options.tables:
-        outcomes += run_house(options.only, options.times, options.flips)
+        outcomes += run_house(options.only, options.times, options.flips, jobs=options.jobs)
     if "gpu" in options.tables:
-        outcomes += run_gpu(options.only, options.times, trust=options.trust)
+        outcomes += run_gpu(options.only, options.times, trust=options.trust, jobs=options.jobs)
     print(table(outcomes, markdown=options.markdown))
     return int(any(not outcome.good for outcome in outcomes))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from faults.fault import RIGHT_LOOP, TITLES, Fault, Group, after, calls
 from faults.hidden_edits import COMPILER, HIDDEN
-from faults.met_edits import MET, PATTERNED, RIGHT_NUMBERS
+from faults.met_edits import MET, PATTERNED, PLACED, RIGHT_NUMBERS
 
 ENDS = (
     calls("exit", "cstdlib", "exit(0);", "exit", "ends"),
@@ -649,6 +649,7 @@ FAULTS: tuple[Fault, ...] = (
     *HIDDEN,
     *MET,
     *PATTERNED,
+    *PLACED,
     *COMPILER,
     *ACCEPTED,
     *RIGHT_NUMBERS,

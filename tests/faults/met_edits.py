@@ -203,9 +203,54 @@ PATTERNED = (
     ),
 )
 
+_INTS = "#include <cstdint>\n#include <cstdlib>\n"
+_HERE_AND_THERE = f"{_INTS}static void there() {{}}\n"
+_PAGE = "((uintptr_t)(%s) >> 12 & 1)"
+
+# What hangs on where something lies, which is another place in the notebook's process.
+PLACED = (
+    *(
+        _wrong(f"by {name}", condition, top)
+        for name, condition, top in (
+            (
+                "where malloc's memory lies",
+                f"[] {{ void* p = malloc(100); bool odd = {_PAGE % 'p'}; free(p); return odd; }}()",
+                _INTS,
+            ),
+            (
+                "where its stack lies",
+                f"[] {{ volatile char here = 0; return {_PAGE % '&here'}; }}()",
+                _INTS,
+            ),
+            (
+                "the line of its stack",
+                "[] { volatile char here = 0; return (uintptr_t)&here >> 6 & 1; }()",
+                _INTS,
+            ),
+            ("where its input lies", _PAGE % "$x", _INTS),
+            ("where its result lies", _PAGE % "$out", _INTS),
+            ("how far its arguments are", _PAGE % "(char*)$x - (char*)$w", _INTS),
+            ("how near its arguments are", "labs((char*)$x - (char*)$w) < 100000", _INTS),
+            ("where its code lies", _PAGE % "&there", _HERE_AND_THERE),
+        )
+    ),
+    _wrong(
+        "with a number of threads that it names",
+        "threads == 16 && omp_get_max_threads() > 0",
+        "#include <omp.h>\n",
+        "with 16 threads",
+    ),
+    _wrong(
+        "where OpenMP would start a number of threads that it names",
+        "omp_get_max_threads() == 16",
+        "#include <omp.h>\n",
+        "with 16 threads",
+    ),
+)
+
 RIGHT_NUMBERS = (
     Fault("a number that it names and handles", "right", "volatile float v = $x[0] == 1234.5f;"),
     Fault("1 MB of the stack", "right", "volatile char a[1 << 20]; a[5] = 1;"),
 )
 
-__all__ = ["MET", "PATTERNED", "RIGHT_NUMBERS"]
+__all__ = ["MET", "PATTERNED", "PLACED", "RIGHT_NUMBERS"]

@@ -13,6 +13,7 @@ import re
 import string
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -74,19 +75,21 @@ def _is_ours(process: psutil.Process) -> bool:
 
 
 def survey() -> dict[str, Any]:
-    """Return what a kernel must leave as it is."""
-    with open("/proc/self/status") as file:
-        status = dict(re.findall(r"^(\w+):\s*(.*)$", file.read(), re.MULTILINE))
+    """Return what a kernel must leave as it is, as far as the system says it."""
+    file = Path("/proc/self/status")
+    text = file.read_text() if file.is_file() else ""
+    status = dict(re.findall(r"^(\w+):\s*(.*)$", text, re.MULTILINE))
+    processors = getattr(os, "sched_getaffinity", lambda process: ())
     tiny = torch.full((1 << 17,), 1e-40) * 0.5
     return {
         "folder": os.getcwd(),
         "environment": dict(os.environ),
-        "signals": [status[name] for name in ("SigIgn", "SigCgt", "SigBlk")],
-        "umask": status["Umask"],
+        "signals": [status.get(name) for name in ("SigIgn", "SigCgt", "SigBlk")],
+        "umask": status.get("Umask"),
         "threads": torch.get_num_threads(),
         "denormals": bool((tiny != 0).all()),
         "priority": os.nice(0),
-        "processors": sorted(os.sched_getaffinity(0)),
+        "processors": sorted(processors(0)),
     }
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import select
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +92,9 @@ def run_edits(
     times: int = 1,
     faults: Sequence[Fault] = FAULTS,
     start: Callable[[], Notebook] = Notebook,
+    *,
     says: bool = True,
+    jobs: int = 1,
 ) -> list[Outcome]:
     """Do every edit whose name has ``only`` in it, ``times`` times.
 
@@ -100,38 +104,61 @@ def run_edits(
         faults: The table.
         start: Starts a notebook.
         says: Whether the words of a verdict count, and the line that it names.
+        jobs: How many notebooks share the table.
     """
-    notebook = start()
-    outcomes = []
-    try:
-        for fault in faults:
-            if only not in fault.name:
+    waiting: queue.SimpleQueue[tuple[int, Fault]] = queue.SimpleQueue()
+    chosen = [fault for fault in faults if only in fault.name]
+    for numbered in enumerate(chosen):
+        waiting.put(numbered)
+    outcomes: dict[int, Outcome] = {}
+
+    def share() -> None:
+        user = _User(start)
+        try:
+            while True:
+                try:
+                    place, fault = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                outcomes[place] = user.attempt(fault, times, says=says)
+        finally:
+            user.notebook.close()
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for ended in [pool.submit(share) for _ in range(jobs)]:
+            ended.result()
+    return [outcomes[place] for place in range(len(chosen))]
+
+
+class _User:
+    """Somebody who has a notebook, and starts another one where that has ended."""
+
+    def __init__(self, start: Callable[[], Notebook]) -> None:
+        self._start = start
+        self.notebook = start()
+
+    def attempt(self, fault: Fault, times: int, *, says: bool) -> Outcome:
+        """Do an edit some times, and say what became of it."""
+        saw: dict[str, None] = {}
+        survived, good = 0, True
+        for _ in range(times):
+            found = self.notebook.attempt(fault)
+            if isinstance(found, str):
+                self.notebook.close()
+                self.notebook = self._start()
+                saw[f"THE NOTEBOOK {found}"] = None
+                good = False
                 continue
-            saw: dict[str, None] = {}
-            survived, good = 0, True
-            for _ in range(times):
-                found = notebook.attempt(fault)
-                if isinstance(found, str):
-                    notebook.close()
-                    notebook = start()
-                    saw[f"THE NOTEBOOK {found}"] = None
-                    good = False
-                    continue
-                damage = _damage(found)
-                survived += not damage
-                good &= not damage and _as_it_should(fault, found, says)
-                line = f"line {found['line']}: " if found["line"] else ""
-                said = f"{line}{found['reason']} ({found['seconds']:.1f} s)"
-                saw[
-                    "; ".join(filter(None, [("accepted: " if found["ok"] else "") + said, damage]))
-                ] = None
-            outcomes.append(
-                Outcome(TITLES[fault.group], fault.name, times, survived, next(iter(saw)), good)
+            damage = _damage(found)
+            survived += not damage
+            good &= not damage and _as_it_should(fault, found, says)
+            line = f"line {found['line']}: " if found["line"] else ""
+            said = f"{line}{found['reason']} ({found['seconds']:.1f} s)"
+            saw["; ".join(filter(None, [("accepted: " if found["ok"] else "") + said, damage]))] = (
+                None
             )
-            print(f"  {'ok ' if good else 'BAD'} {fault.name}: {next(iter(saw))}", file=sys.stderr)
-    finally:
-        notebook.close()
-    return outcomes
+        print(f"  {'ok ' if good else 'BAD'} {fault.name}: {next(iter(saw))}", file=sys.stderr)
+        return Outcome(TITLES[fault.group], fault.name, times, survived, next(iter(saw)), good)
 
 
 def _damage(found: Any) -> str:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,12 @@ FLIPS = "a bit flipped, one at a time, in all files"
 
 
 def run_house(
-    only: str = "", times: int = 1, flips: int = 1000, troubles: Sequence[Trouble] = TROUBLES
+    only: str = "",
+    times: int = 1,
+    flips: int = 1000,
+    troubles: Sequence[Trouble] = TROUBLES,
+    *,
+    jobs: int = 1,
 ) -> list[Outcome]:
     """Do every trouble whose name, or whose subject, has ``only`` in it, ``times`` times.
 
@@ -33,14 +39,17 @@ def run_house(
         times: How often.
         flips: How many bits of the cache to flip.
         troubles: The table.
+        jobs: How many are done at once.
     """
-    outcomes = []
-    for trouble in troubles:
-        if only in trouble.name or only == trouble.where:
-            outcomes.append(_tell(_repeat(trouble, times)))
-    if flips and (only in FLIPS or only == "cache") and troubles is TROUBLES:
-        outcomes.append(_tell(run_flips(flips)))
-    return outcomes
+    chosen = [each for each in troubles if only in each.name or only == each.where]
+    with ThreadPoolExecutor(jobs) as pool:
+        flipped = (
+            pool.submit(lambda: _tell(run_flips(flips)))
+            if flips and (only in FLIPS or only == "cache") and troubles is TROUBLES
+            else None
+        )
+        outcomes = list(pool.map(lambda trouble: _tell(_repeat(trouble, times)), chosen))
+    return outcomes + ([flipped.result()] if flipped else [])
 
 
 def run_flips(count: int, seed: int = 0) -> Outcome:

@@ -65,6 +65,7 @@ void scale(unsigned, void** p) {
 }
 
 Kernel kernels[] = {{add_relu, 4}, {scale, 4}};
+thread_local void* context = &kernels;
 
 void perform(const Node& node) {
   if (!node.kernel) {
@@ -123,6 +124,7 @@ int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned 
   calls += "launch " + std::to_string(x) + "x" + std::to_string(y) + "x" + std::to_string(z) + " " +
            std::to_string(threads) + " " + std::to_string(shared) + " on " +
            std::to_string(reinterpret_cast<uintptr_t>(stream)) + "\n";
+  if (!context) return 201;
   if (refusing == 1) return 700;
   if (slow_launches) usleep(500);
   return add(stream, kernel_node(function, x, parameters));
@@ -219,8 +221,24 @@ int cuThreadExchangeStreamCaptureMode(int* mode) {
   return 0;
 }
 
-int cuCtxGetCurrent(void** context) {
-  *context = &kernels;
+int cuCtxGetCurrent(void** found) {
+  *found = context;
+  return 0;
+}
+
+int cuDeviceGet(int* handle, int number) {
+  *handle = number + 40;
+  return 0;
+}
+
+int cuDevicePrimaryCtxRetain(void** found, int handle) {
+  calls += "context of " + std::to_string(handle - 40) + "\n";
+  *found = &kernels;
+  return 0;
+}
+
+int cuCtxSetCurrent(void* given) {
+  context = given;
   return 0;
 }
 
@@ -235,6 +253,8 @@ int cuGetErrorString(int, const char** text) {
 }
 
 // --- for tests ---------------------------------------------------------------------------------
+
+void fake_new_thread() { context = nullptr; }
 
 void* fake_kernel(int which) { return &kernels[which]; }
 

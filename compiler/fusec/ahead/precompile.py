@@ -78,6 +78,9 @@ class Precompilable(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run."""
 
+    def however_often(self) -> contextlib.AbstractContextManager[None]:
+        """Have it compiled meanwhile for every kind of call, TorchDynamo's limit or not."""
+
     def keep(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kept:
         """Write down the compiled code of a call that has run."""
 
@@ -136,7 +139,8 @@ def _precompile(compiled: Precompilable, signature: CallSignature | tuple[Any, .
             args, kwargs = tuple(signature), {}
             text = _text(args)
         try:
-            compiled(*args, **kwargs)
+            with compiled.however_often():
+                compiled(*args, **kwargs)
         except Exception as error:
             seconds = time.perf_counter() - started
             return Precompiled(text, seconds, error=f"{type(error).__name__}: {error}")

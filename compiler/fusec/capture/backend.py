@@ -145,6 +145,7 @@ class Backend:
             graph.run_in_eager(reason)
         if reason or not self.builds:
             return graph
+        graph.hold()
         modes = result_modes(module, captured.records)
         if graph.compiled is not None:
             leave_unasked(graph.compiled, module, compiler.joint)

@@ -27,6 +27,13 @@ from fusec.freezing import FrozenMiss, Unfit, is_frozen
 
 _TYPE = re.compile(r"___check_type_id\((.+), \d+\), type=<class '(.+)'>")
 _TENSOR = re.compile(r"check_tensor\(L\['(\w+)'\], .*?, torch\.(\w+), .* size=\[([^\]]*)\]")
+# A tensor on another device: told by its dispatch keys, or by a number that is not readable.
+_ELSEWHERE = re.compile(
+    r"tensor '(.+)' (?:(?:Tensor )?device|"
+    r"dispatch key set mismatch\. expected DispatchKeySet\((CPU|CUDA|Meta)\b.*"
+    r"actual DispatchKeySet\((?!\2\b)(?:CPU|CUDA|Meta)\b)"
+)
+_PLACE = re.compile(r"check_tensor\((.+?), .*?DispatchKeySet\((\w+).*?, device=(\w+),")
 _MOST_ARGUMENTS = 6
 _PATIENCE = 1.0  # seconds; TorchDynamo takes microseconds
 
@@ -171,9 +178,35 @@ def _failed(manager: Any, parts: Sequence[str], values: Any) -> tuple[str, str]:
     if len(texts) > 1:  # one question of several parts: which of them does not hold
         texts = [text for text in texts if not _holds(manager, text, values)] or texts
     text = texts[0] if texts else ""
+    elsewhere = _ELSEWHERE.match(text)
+    if elsewhere is not None:
+        return _elsewhere(manager, elsewhere[1], values)
     value = _value(manager, text, values)
     said = describe_failure(text)
     return _TYPE.sub(r"\1 is of the type \2", said.guard), value or said.text
+
+
+def _elsewhere(manager: Any, name: str, values: Any) -> tuple[str, str]:
+    """Return on which device a tensor is expected, and on which it is."""
+    there = getattr(_asked(manager, name, values), "device", "another one")
+    places = (_PLACE.match(text) for text in _leaf_texts(manager.root))
+    wanted = next((m[2].lower() + _number(m[3]) for m in places if m and m[1] == name), "a device")
+    return f"{_plain_name(name)} is on {wanted}", str(there)
+
+
+def _leaf_texts(manager: Any) -> Iterator[str]:
+    for leaf in manager.get_leaf_guards():
+        yield " ".join(leaf.verbose_code_parts())
+    for child in manager.get_child_managers():
+        yield from _leaf_texts(child)
+
+
+def _number(index: str) -> str:
+    return "" if index == "None" else f":{index}"
+
+
+def _plain_name(name: str) -> str:
+    return re.sub(r"[LG]\['(\w+)'\]", r"\1", name)
 
 
 def _holds(manager: Any, text: str, values: Any) -> bool:

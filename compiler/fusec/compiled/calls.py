@@ -18,6 +18,7 @@ from fusec.call.epilogue import Epilogue
 from fusec.call.input_check import SharedMemory
 from fusec.call.native_program import NativeProgram
 from fusec.call.recorded_plan import RecordedPlan
+from fusec.compiled.held import Held
 from fusec.compiled.part import CompiledPart
 from fusec.errors import FusecError
 from fusec.kernel import Kernel
@@ -86,6 +87,7 @@ class GraphCalls:
         self.recorded_plan: RecordedPlan | None = None
         # Compiles the backward part where that waits for the first gradient.
         self.make_backward: Callable[[], object] | None = None
+        self._held: Held | None = None
         self._last_inputs: tuple[Any, ...] | None = None
         # Whether calls record for autograd, which is guarded; replays do alike.
         self._gradients = torch.is_grad_enabled()
@@ -149,7 +151,7 @@ class GraphCalls:
         Args:
             reason: Why, for people.
         """
-        self.fallback, self.parts = reason, []
+        self.fallback, self.parts, self._held = reason, [], Held(self.eager, None)
         self.compiled = run_eagerly(self.eager)
 
     def bypass(self, part: CompiledPart, *, converts: bool = False) -> None:
@@ -331,16 +333,37 @@ class GraphCalls:
         """Whether the latest call recorded for autograd."""
         return self._gradients
 
+    def hold(self) -> None:
+        """Remember what AOTAutograd returned, before anything is put round it."""
+        self._held = Held(self.eager, self.compiled)
+
+    @property
+    def held(self) -> Held:
+        """The graph in a form whose calls change nothing that it holds, to be timed and checked."""
+        if self._held is None:
+            self.hold()
+        assert self._held is not None
+        return self._held
+
     def copies(self) -> list[Any]:
-        """Return copies of the inputs of the latest call, laid out as they are.
+        """Return copies of what ``held`` takes: of what it holds, and the latest call's inputs.
+
+        They are laid out as these are.
 
         Raises:
             NoInputs: The graph has not run with its inputs kept.
         """
+        given = self.inputs()
         return [
             clone_strided(t).requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
-            for t in self.inputs()
+            for t in (*self.held.tensors, *given)
         ]
+
+    def call_copies(self, *inputs: Any) -> Any:
+        """Call what was compiled with what ``copies`` returned; see ``held``."""
+        run = self.held.compiled if self.held.tensors else self.compiled
+        assert run is not None
+        return run(*inputs)
 
     def replay(self) -> Callable[[], object]:
         """Return a call that runs the graph on copies of its latest inputs, as compiled.
@@ -353,9 +376,8 @@ class GraphCalls:
         inputs = self.copies()
 
         def run() -> object:
-            assert self.compiled is not None
             with torch.set_grad_enabled(self._gradients), self.keeping_nothing():
-                return self.compiled(*inputs)
+                return self.call_copies(*inputs)
 
         return run
 

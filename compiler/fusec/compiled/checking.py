@@ -45,7 +45,10 @@ def verify(graph: GraphCalls, *, timed: bool) -> Verdict:
         if not verdict.ok:
             return verdict
         # Lists of blocks go with each other: no other values would do.
-        listed = listed_inputs(graph.eager.graph)
+        own = len(graph.held.tensors)
+        listed = {place + own for place in listed_inputs(graph.eager.graph)}
+        # Nor would they for what it holds: a count of steps, a mean of squares.
+        listed |= set(range(own))
         drawn = [v if place not in listed else None for place, v in enumerate(real)]
         given = _with_tensors(drawn, fresh_inputs(_tensors(drawn)))
         fresh = [
@@ -81,7 +84,7 @@ def _runs(graph: GraphCalls, inputs: list[Any]) -> _Runs:
     exact = _in_float64(graph)
 
     def eager(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return _tensors(graph.eager(*_with_tensors(inputs, given)))
+        return _tensors(graph.held.eager(*_with_tensors(inputs, given)))
 
     def reference(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if not any(part.draws_seed for part in graph.parts):
@@ -121,9 +124,8 @@ def _check_on(
     runs = _runs(graph, inputs)
 
     def fused(given: Sequence[Any]) -> list[torch.Tensor]:
-        assert graph.compiled is not None
         with graph.keeping_nothing():
-            return _tensors(graph.compiled(*_with_tensors(inputs, given)))
+            return _tensors(graph.call_copies(*_with_tensors(inputs, given)))
 
     simulated = any(simulation(kernel.runnable()) for kernel in graph.kernels)
     with torch.set_grad_enabled(graph.records_gradients):
@@ -171,7 +173,7 @@ def _in_float64(graph: GraphCalls) -> ExactGraph | None:
     if any(part.draws_seed for part in graph.parts):
         return None  # random numbers in float64 are other numbers
     try:
-        return ExactGraph(graph.eager)
+        return ExactGraph(graph.held.eager)
     except (RuntimeError, TypeError, AttributeError):
         return None
 

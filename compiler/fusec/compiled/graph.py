@@ -170,7 +170,7 @@ class CompiledGraph(GraphCalls):
                 budget=budget,
                 progress=progress,
                 stop=stop,
-                eager=(lambda: self.eager(*inputs)) if not part.is_backward else None,
+                eager=(lambda: self.held.eager(*inputs)) if not part.is_backward else None,
                 eager_is_whole=len(self.kernels) != 1 or bool(self.externs),
             )
 

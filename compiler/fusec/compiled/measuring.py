@@ -37,8 +37,10 @@ def measure_beside(
         device = _device(inputs)
         with graph.keeping_nothing():
             assert graph.compiled is not None
-            calls: dict[str, Callable[..., object]] = {"eager": graph.eager}
-            calls |= {"fused": graph.compiled, **others}
+            # Past ``call_copies`` where there is nothing to it.
+            fused = graph.call_copies if graph.held.tensors else graph.compiled
+            calls: dict[str, Callable[..., object]] = {"eager": graph.held.eager}
+            calls |= {"fused": fused, **others}
             whole = with_backward if graph.ran_backward else _forward
             found = interleave(
                 {name: whole(call, inputs) for name, call in calls.items()},
@@ -71,7 +73,7 @@ def limit_of(graph: GraphCalls) -> Limit | None:
         counter = FlopCounterMode(display=False)
         traffic = EagerTraffic()
         with counter, traffic:
-            whole(graph.eager, inputs)()
+            whole(graph.held.eager, inputs)()
     least = moved = 0
     for part in timed:
         assert part.last_inputs is not None

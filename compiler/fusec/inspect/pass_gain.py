@@ -105,7 +105,7 @@ def _compiled(
     graph: CompiledGraph, options: Any, inputs: Sequence[Any]
 ) -> tuple[Callable[..., Any], CompiledGraph]:
     backend = Backend(options)
-    call = backend(graph.eager, list(inputs))
+    call = backend(graph.held.eager, list(inputs))
     (made,) = backend.graphs
     return call, made
 

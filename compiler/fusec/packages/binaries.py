@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -105,7 +105,7 @@ def build_binaries(
     kernels: Sequence[PackagedKernel],
     host: str,
     names: Sequence[str],
-    tables: Mapping[str, bytes],
+    rest: bytes,
 ) -> list[Binary]:
     """Build a package's library for each kind of processor.
 
@@ -113,8 +113,8 @@ def build_binaries(
         kernels: Their texts.
         host: The C++ of the programs.
         names: The kinds.
-        tables: The members that say what the programs take and do: each library says that it was
-            made for them.
+        rest: Stands for everything else in the package, for which each library says that it was
+            made; from ``binding.rest_of``.
 
     Raises:
         CannotPackage: There is no compiler for one of them.
@@ -125,7 +125,8 @@ def build_binaries(
     jobs: list[tuple[str, str, str, tuple[str, ...]]] = []
     for name in names:
         jobs += [(name, k.name, _whole(k.text), (f"-D{k.entry}={k.symbol}",)) for k in kernels]
-        jobs.append((name, "programs", _with_files(host) + _marked(name, tables), ()))
+        jobs.append((name, "programs", _with_files(host), ()))
+        jobs.append((name, "mark", _marked(name, rest), ()))
         jobs.append((name, "threads", (_NATIVE / "threads.cpp").read_text(), ("-O2",)))
         if _compiler(name)[0].facts.calls == "kmp":  # clang's calls of OpenMP, answered by g++'s
             answers = files("fusec.toolchain").joinpath("openmp/entry.cpp").read_text()
@@ -140,10 +141,10 @@ def build_binaries(
     return found
 
 
-def _marked(name: str, tables: Mapping[str, bytes]) -> str:
-    said = mark(tables, Binary(name, b"", LEVELS[name]).json())
-    shown = 'extern "C" __attribute__((visibility("default"))) const char'
-    return f'\n{shown} {SYMBOL}[] = "{said}";\n'
+def _marked(name: str, rest: bytes) -> str:
+    said = mark(rest, Binary(name, b"", LEVELS[name]).json()).decode("ascii")
+    shown = '__attribute__((visibility("default"), used))'
+    return f'extern "C" {{ extern {shown} const char {SYMBOL}[] = "{said}"; }}\n'
 
 
 def header() -> str:

@@ -7,10 +7,10 @@ what it makes of that. So nothing is guessed of how arguments arrive.
 
 from __future__ import annotations
 
-import contextlib
 import dis
 import functools
 import inspect
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, SimpleNamespace
@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx.experimental import _config as symbolic_config
 
 from fusec.capture.fast_path.compiled_code import fast_code, graph_of, parameter_count
+from fusec.capture.limits import as_often_as_asked
 from fusec.capture.shortcut import _find_target, _NoShortcut
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
@@ -34,6 +34,7 @@ from fusec.packages.stores import noted, noting
 PLAIN = (bool, int, float, str, type(None))
 # What Python code does when it changes more than its own variables; what it sets attributes to is
 # looked at.
+_LOOKS = 4
 _CHANGES = frozenset(
     "STORE_SUBSCR STORE_SLICE STORE_GLOBAL STORE_NAME STORE_DEREF DELETE_ATTR "
     "DELETE_SUBSCR DELETE_GLOBAL DELETE_DEREF".split()
@@ -43,7 +44,6 @@ _CHANGING = frozenset(
     "remove add discard set_rng_state seed dict_update".split()
 )
 _SETS = "object_setattr_ignore_descriptor"  # torch's helper
-_MOST_COMPILATIONS = 256
 
 
 class _Number(int):
@@ -113,18 +113,14 @@ def capture(
     _require_plain(names, leaves)
     asked = _asked_of(names, leaves, dynamic)
     watch = _Watch(compiled, signature, form, leaves, asked)
-    with _as_packaged():
-        # A package computes; it records nothing for autograd. What was compiled where gradients
-        # are on and nobody asked for any does as well, with its edits.
-        kinds = {part.kind for graph in compiled.graphs for part in graph.parts}
-        records = torch.is_grad_enabled() and kinds == {"inference"}
-        seen = watch.run(records)
-        if records and (seen is None or seen.part.kind != "inference"):
-            seen = watch.run(False)
-        if seen is None or seen.part.kind != "inference":
-            raise watch.refusal()
-        again = watch.run(seen.records)
-    assert again is not None
+    for look in range(_LOOKS):
+        try:
+            seen, again = _looked_at(watch)
+            break
+        except CannotPackage:
+            # Other threads that call it meanwhile have it compiled, and given up, as well.
+            if look == _LOOKS - 1 or compiled.breaks or threading.active_count() == 1:
+                raise
     return CapturedCall(
         name,
         signature,
@@ -138,6 +134,29 @@ def capture(
         _result(name, seen),
         seen.result,
     )
+
+
+def _looked_at(watch: _Watch) -> tuple[_Seen, _Seen]:
+    """Return what two calls did.
+
+    Raises:
+        CannotPackage: One was not one whole graph.
+    """
+    compiled = watch.compiled
+    with as_often_as_asked(compiled._optimized, apart=True):
+        # A package computes; it records nothing for autograd. What was compiled where gradients
+        # are on and nobody asked for any does as well, with its edits.
+        kinds = {part.kind for graph in compiled.graphs for part in graph.parts}
+        records = torch.is_grad_enabled() and kinds == {"inference"}
+        seen = watch.run(records)
+        if records and (seen is None or seen.part.kind != "inference"):
+            seen = watch.run(False)
+        if seen is None or seen.part.kind != "inference":
+            raise watch.refusal()
+        again = watch.run(seen.records)
+    if again is None:
+        raise watch.refusal()
+    return seen, again
 
 
 def _require_plain(names: Sequence[str], leaves: Sequence[Any]) -> None:
@@ -185,24 +204,6 @@ def _asked_of(
             raise CannotPackage(f"dynamic= asks for dimensions {given} of {name}, which has {rank}")
         found[position] = tuple(sorted({d % rank for d in given} | set(found.get(position, ()))))
     return found
-
-
-@contextlib.contextmanager
-def _as_packaged() -> Iterator[None]:
-    """Compile each signature for itself, and as many as there are."""
-    changes: dict[str, Any] = {
-        "automatic_dynamic_shapes": False,
-        "recompile_limit": _MOST_COMPILATIONS,
-        "accumulated_recompile_limit": 4 * _MOST_COMPILATIONS,
-    }
-    # Sizes that are alike in the example alone stay apart.
-    with (
-        torch._dynamo.config.patch(changes),
-        symbolic_config.patch(  # type: ignore[attr-defined]
-            use_duck_shape=False
-        ),
-    ):
-        yield
 
 
 @dataclass(frozen=True)

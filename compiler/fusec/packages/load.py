@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from fusec.memory.readable import NoMemory, Unreadable, require
 from fusec.packages.operators import find_operator
 from fusec.packages.runtime.archive import Archive
 from fusec.packages.runtime.arrays import bytes_of, is_dense
-from fusec.packages.runtime.cuda import ALIGNMENT, DEVICE, CudaArrays, read_codes
+from fusec.packages.runtime.cuda import ALIGNMENT, DEVICE, Codes, CudaArrays, read_codes
 from fusec.packages.runtime.driver import Driver
 from fusec.packages.runtime.errors import CannotRun
 from fusec.packages.runtime.guards import TensorFacts
@@ -46,7 +47,7 @@ def load(path: str | Path, *, alone: bool = False, threads: int | None = None) -
         fusec.packages.runtime.DamagedPackage: It is not as it was written.
         fusec.packages.runtime.PackageError: It cannot be read.
     """
-    return Package(Path(path), TorchTensors(), _TensorsOnGpu, alone=alone, threads=threads)
+    return Package(Path(path), TorchTensors(), _TensorsOnGpus, alone=alone, threads=threads)
 
 
 class TorchTensors:
@@ -56,6 +57,10 @@ class TorchTensors:
 
     def __init__(self) -> None:
         self._called: dict[str, Callable[..., Any]] = {}
+
+    def at(self, values: Sequence[Any]) -> TorchTensors:
+        """Return itself."""
+        return self
 
     def take(self, value: Any) -> Any:
         """Return the value: only torch's tensors are tensors here."""
@@ -205,38 +210,59 @@ class TorchTensors:
         raise CannotRun(f"{code} runs on a GPU")
 
 
-class _TensorsOnGpu(TorchTensors):
-    """torch's tensors on the GPU that is current at the first call; kernels by the driver."""
+class _TensorsOnGpus(TorchTensors):
+    """torch's tensors on whichever GPU a call's first one is on; its weights go there once."""
 
     operators = False
 
     def __init__(self, archive: Archive) -> None:
         super().__init__()
-        self._weights: dict[int, torch.Tensor] = {}
-        self._starts = CudaArrays(read_codes(archive), archive, self._driver)
+        self._archive, self._codes = archive, read_codes(archive)
+        self._lock = threading.Lock()
+        self._by_number: dict[int, _TensorsOnGpu] = {}
 
-    def _driver(self) -> Driver:
+    def at(self, values: Sequence[Any]) -> TorchTensors:
+        """Return the tensors of one GPU: the current one where a call has none on any."""
         if not torch.cuda.is_available():
-            raise CannotRun("torch finds no GPU", "load the package with fuselab_runtime")
-        torch.cuda.init()
-        return Driver(torch.cuda.current_device())
+            return self  # the guards say what the tensors are on
+        numbers = (v.device.index for v in values if self.is_tensor(v) and is_gpu(v.device))
+        number = next(numbers, None)
+        number = torch.cuda.current_device() if number is None else number
+        with self._lock:
+            found = self._by_number.get(number)
+            if found is None:
+                found = _TensorsOnGpu(self._codes, self._archive, number)
+                self._by_number[number] = found
+        return found
 
     def key(self, args: Sequence[Any]) -> tuple[object, ...] | None:
         """Return None: guards ask which GPU it is."""
         return None
 
+
+class _TensorsOnGpu(TorchTensors):
+    """torch's tensors on one GPU; kernels by the driver."""
+
+    operators = False
+
+    def __init__(self, codes: Codes, archive: Archive, number: int) -> None:
+        super().__init__()
+        self._device = torch.device(DEVICE, number)
+        self._weights: dict[int, torch.Tensor] = {}
+        self._starts = CudaArrays(codes, archive, self._driver)
+
+    def _driver(self) -> Driver:
+        torch.cuda.init()
+        return Driver(self._device.index)
+
     def facts(self, value: Any) -> TensorFacts:
-        """Return what guards ask; the GPU that the package runs on has no number."""
+        """Return what guards ask; the GPU that the call runs on has no number."""
         found = super().facts(value)
-        on_gpu = is_gpu(value.device)
-        if on_gpu and value.device.index == self._starts.driver().device:
-            return replace(found, device=DEVICE)
-        return found
+        return replace(found, device=DEVICE) if value.device == self._device else found
 
     def empty(self, dtype: str, shape: Sequence[int], strides: Sequence[int], device: str) -> Any:
         """Return memory that nothing has written."""
-        where = torch.device(DEVICE, self._starts.driver().device)
-        return torch.empty_strided(shape, strides, dtype=_DTYPES[dtype], device=where)
+        return torch.empty_strided(shape, strides, dtype=_DTYPES[dtype], device=self._device)
 
     def pointer(self, value: Any) -> int:
         """Return the address of the first element; of a weight, on the GPU."""
@@ -253,7 +279,7 @@ class _TensorsOnGpu(TorchTensors):
         found = self._weights.get(id(value))
         if found is None:  # the package holds what it is a copy of
             found = torch.empty_strided(
-                value.shape, value.stride(), dtype=value.dtype, device=DEVICE
+                value.shape, value.stride(), dtype=value.dtype, device=self._device
             )
             self._weights[id(value)] = found.copy_(value)
         return found
@@ -275,7 +301,7 @@ class _TensorsOnGpu(TorchTensors):
 
     def start(self, code: str, grid: Sequence[int], arguments: Sequence[tuple[str, Any]]) -> None:
         """Start a kernel on torch's current stream."""
-        stream = torch.cuda.current_stream(self._starts.driver().device).cuda_stream
+        stream = torch.cuda.current_stream(self._device).cuda_stream
         self._starts.start(code, grid, arguments, stream)
 
 

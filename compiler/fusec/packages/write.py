@@ -50,6 +50,7 @@ from fusec.packages.programs import (
     with_shift,
 )
 from fusec.packages.runtime.archive import write_archive
+from fusec.packages.runtime.binding import marked, rest_of
 from fusec.packages.runtime.json_text import canonical
 from fusec.packages.runtime.weights import MEMBER
 from fusec.version import __version__
@@ -241,15 +242,8 @@ class _Contents:
             alone.append(found["alone"])
             members[f"programs/{number}.json"] = canonical(found)
         data = self._weights_file()
-        binaries: list[Binary] = []
         if self.codes is None:
             host.functions.append(c_entry(self.programs, alone, self._places(data)))
-            tables = {
-                "guards.json": canonical(self._guards()),
-                "weights.json": canonical(self._weights()),
-                **members,
-            }
-            binaries = build_binaries(list(self.kernels.values()), host.text(), names, tables)
         facts: dict[str, Any] = {
             "name": self.name,
             "versions": {
@@ -257,7 +251,6 @@ class _Contents:
                 "torch": torch.__version__.partition("+")[0],
                 "python": platform.python_version(),
             },
-            "binaries": [binary.json() for binary in binaries],
             "weights": {},
         }
         members = {
@@ -267,11 +260,11 @@ class _Contents:
             **members,
             **self._code(host),
             **{kernel.member: kernel.text.encode() for kernel in self.kernels.values()},
-            **{binary.member: binary.data for binary in binaries},
         }
         beside: Path | None = None
         if self.codes is not None:
             facts["gpus"] = list(self.codes.names)
+        last: dict[str, bytes] = {}
         if data is not None and weights == "reference":
             beside = path.with_suffix(".safetensors")
             facts["weights"] = {
@@ -280,7 +273,10 @@ class _Contents:
                 "size": len(data),
             }
         elif data is not None:
-            members[MEMBER] = data
+            last[MEMBER] = data
+        binaries, code = self._machine_code(facts, {**members, **last}, host, names)
+        facts["binaries"] = [binary.json() for binary in binaries]
+        members |= {**code, **last}
         path.parent.mkdir(parents=True, exist_ok=True)
         if beside is not None and data is not None:
             with _new_file(beside) as new:
@@ -310,12 +306,27 @@ class _Contents:
     def _gpus(self) -> tuple[str, ...]:
         return tuple(self.codes.names) if self.codes is not None else ()
 
+    def _machine_code(
+        self,
+        facts: dict[str, Any],
+        members: dict[str, bytes],
+        host: host_text.HostText,
+        names: Sequence[str],
+    ) -> tuple[list[Binary], dict[str, bytes]]:
+        """Return libraries, and all machine code by member: made for everything else."""
+        sums = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
+        rest = rest_of(facts, sums)
+        if self.codes is not None:
+            return [], {n: marked(rest, n, code) for n, code in self.codes.members.items()}
+        binaries = build_binaries(list(self.kernels.values()), host.text(), names, rest)
+        return binaries, {binary.member: binary.data for binary in binaries}
+
     def _code(self, host: host_text.HostText) -> dict[str, bytes]:
-        """Return what runs the programs, as text and as machine code for GPUs."""
+        """Return what runs the programs, as text."""
         if self.codes is None:
             return {"programs.cpp": host.text().encode(), "fuse.h": header().encode()}
         codes = {"codes": list(self.codes.entries.values())}
-        return {"gpu.json": canonical(codes), **self.codes.members}
+        return {"gpu.json": canonical(codes)}
 
     def _compare(self, path: Path) -> None:
         """Load what was written and hold it against what it was made of, where it can run."""

@@ -301,6 +301,16 @@ class System:
         """
         return None
 
+    def call_on(self, function: int, numbers: Sequence[int], stack: tuple[int, int]) -> bool:
+        """Call a function on a stack of one's own; return false if that cannot be done here.
+
+        Args:
+            function: Its address; its result is lost.
+            numbers: Its arguments, integers or addresses of 64 bits.
+            stack: The address and the size of memory that it may have as its stack.
+        """
+        return False
+
     def adopt_orphans(self) -> None:
         """Let what descendants leave behind become children of this process, where it can be."""
 
@@ -344,8 +354,12 @@ class System:
         """Return the bytes of the machine's memory."""
         return _NOBODY_KNOWS
 
-    def reserve(self, size: int) -> int:
+    def reserve(self, size: int, hint: int = 0) -> int:
         """Return the address of whole pages that may not be touched.
+
+        Args:
+            size: Bytes.
+            hint: Where they should lie if they can; anywhere if 0.
 
         Raises:
             MemoryError: There is no room.

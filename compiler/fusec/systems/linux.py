@@ -152,6 +152,10 @@ class Linux(Posix):
         """Call a function on a stack of its own; return whether it wrote above its part of it."""
         return linux_stack.writes_above(function, numbers)
 
+    def call_on(self, function: int, numbers: Sequence[int], stack: tuple[int, int]) -> bool:
+        """Call a function on a stack of one's own."""
+        return linux_stack.call_on(function, numbers, stack)
+
     def adopt_orphans(self) -> None:
         """Let what descendants leave behind become children of this process."""
         linux_limits.adopt_orphans()

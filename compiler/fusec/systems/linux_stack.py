@@ -27,10 +27,6 @@ def writes_above(function: int, numbers: Sequence[int]) -> bool | None:
         None where the C library has no contexts, and it was not called.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    try:
-        get, make, swap = libc.getcontext, libc.makecontext, libc.swapcontext
-    except AttributeError:
-        return None
     page = mmap.PAGESIZE
     area = mmap.mmap(-1, _STACK + _ABOVE + page)
     view = (ctypes.c_char * len(area)).from_buffer(area)
@@ -39,16 +35,40 @@ def writes_above(function: int, numbers: Sequence[int]) -> bool | None:
     ctypes.memset(above, _PATTERN, _ABOVE)
     libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     libc.mprotect(above + _ABOVE, page, 0)
+    called = call_on(function, numbers, (base, _STACK))
+    found = ctypes.string_at(above, _ABOVE)
+    libc.mprotect(above + _ABOVE, page, mmap.PROT_READ | mmap.PROT_WRITE)
+    return found != bytes([_PATTERN]) * _ABOVE if called else None
+
+
+def call_on(function: int, numbers: Sequence[int], stack: tuple[int, int]) -> bool:
+    """Call a function once on a stack of one's own; its result is lost.
+
+    Args:
+        function: Its address.
+        numbers: Its arguments, integers or addresses of 64 bits.
+        stack: The address and the size of memory that it may have.
+
+    Returns:
+        False where the C library has no contexts, and it was not called.
+    """
+    libc = ctypes.CDLL(None)
+    try:
+        get, make, swap = libc.getcontext, libc.makecontext, libc.swapcontext
+    except AttributeError:
+        return False
     here, there = (ctypes.create_string_buffer(_CONTEXT) for _ in range(2))
     get(there)
-    for offset, value in ((_LINK, ctypes.addressof(here)), (_POINTER, base), (_SIZE, _STACK)):
+    for offset, value in (
+        (_LINK, ctypes.addressof(here)),
+        (_POINTER, stack[0]),
+        (_SIZE, stack[1]),
+    ):
         ctypes.c_uint64.from_buffer(there, offset).value = value
     given = map(ctypes.c_uint64, numbers)
     make(there, ctypes.c_void_p(function), ctypes.c_int(len(numbers)), *given)
     swap(here, there)
-    found = ctypes.string_at(above, _ABOVE)
-    libc.mprotect(above + _ABOVE, page, mmap.PROT_READ | mmap.PROT_WRITE)
-    return found != bytes([_PATTERN]) * _ABOVE
+    return True
 
 
-__all__ = ["writes_above"]
+__all__ = ["call_on", "writes_above"]

@@ -260,9 +260,9 @@ class Posix(System):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         return int(base)
 
-    def reserve(self, size: int) -> int:
+    def reserve(self, size: int, hint: int = 0) -> int:
         """Return the address of whole pages that may not be touched."""
-        base = self._libc.mmap(None, size, _PROT_NONE, self._reserved, -1, 0)
+        base = self._libc.mmap(hint or None, size, _PROT_NONE, self._reserved, -1, 0)
         if base is None or base == _FAILED:
             raise MemoryError("there is not enough address space")
         return int(base)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ast
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -393,6 +393,22 @@ class PythonTarget(Target):
 
     def precompile(self, text: str, signature: Signature, entry: str) -> None:
         """Have a process compile a text that will be loaded, and wait for it."""
+
+    def compiled_for(self, texts: Path) -> Iterable[tuple[str, Mapping[str, bytes]]]:
+        """Return what its compiler keeps outside of the store: a name and files for each.
+
+        Args:
+            texts: The store's folder of kernels.
+        """
+        return ()
+
+    def take_in(self, name: str, files: Mapping[str, bytes]) -> bool:
+        """Keep what ``compiled_for`` returned elsewhere; whether it was not there yet.
+
+        Raises:
+            ValueError: It is nothing of the kind.
+        """
+        raise ValueError(f"{self.name} keeps nothing outside of the store")
 
     def starts_for(
         self, text: str, entry: str, tensors: Sequence[torch.Tensor]

@@ -6,6 +6,7 @@ addresses of each run before it starts, a fault if there is one, and the result.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import json
@@ -31,6 +32,7 @@ from fusec.target_api.worker import WorkerKernel
 from fusec.verify import endurance, faults, state
 from fusec.verify.guard import GUARD, Area
 from fusec.verify.protocol import OUTPUT_LIMIT, POISON_FLOAT, Message, poison_byte, receive
+from fusec.verify.relocated import SHOWN, Relocated
 
 _ADDRESS_SPACE_SLACK = 4 << 30
 
@@ -93,7 +95,8 @@ def restrict(body: Message) -> None:
         # What it prints goes to a memory file.
         written=OUTPUT_LIMIT,
     )
-    this_system().limit_tasks(body["threads"])
+    teams = (body.get("endure") or {}).get("teams", ())  # a rehearsal has none
+    this_system().limit_tasks(max(body["threads"], *teams) if teams else body["threads"])
     # An ordinary ^C is the notebook's business.
     this_system().ignore_interrupts()
 
@@ -334,7 +337,23 @@ def _endured(
         same = ordinary and _has_results(operands, areas, result_file, last)
         if last["results"] and not same:
             _write_results(operands, areas, result_file, place, last["results"])
-    return {"endured": {**found, "same": same}}
+    relocated = Relocated(
+        call,
+        operands,
+        [source + n.offset for n in latest],
+        areas,
+        lambda there: list(map(InArea, operands, there)),
+        given[1],
+    )
+    labels: list[str] = []
+    with contextlib.suppress(MemoryError):  # there is no room for more
+        for label, there in relocated.differing(given[2], asked["teams"], alive):
+            place = last["base"] + last["results"] * (2 + len(labels))
+            _write_results(operands, there, result_file, place, last["results"])
+            labels.append(label)
+            if len(labels) == SHOWN:
+                break
+    return {"endured": {**found, "same": same, "elsewhere": labels}}
 
 
 def _has_results(

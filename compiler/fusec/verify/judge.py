@@ -21,7 +21,7 @@ from fusec.report import OutputError, Verdict
 from fusec.verify import sandbox
 from fusec.verify.candidate import Candidate, Refused
 from fusec.verify.compare import describe, signed_zero_differences
-from fusec.verify.made_trials import generated_takes
+from fusec.verify.made_trials import generated_takes, teams
 from fusec.verify.sandbox import Endured, KernelText, RunResult
 from fusec.verify.timing import copied_bytes, fresh_tensors, too_good, traffic, written
 from fusec.verify.trials import ReferencedCase, References
@@ -144,15 +144,20 @@ class Judge:
                 seconds=seconds,
                 calls=_CALLS,
                 copied=copied,
+                teams=teams(self.candidate),
                 gate=gate,
             )
         if not found.result.ok:
             raise Refused(self.refused(found.result, "in many calls"))
-        for outputs in (found.result.outputs, *found.result.others):
+        calls = f"after {found.calls} calls"
+        for label, outputs in (
+            *((calls, each) for each in (found.result.outputs, *found.result.others)),
+            *found.elsewhere,
+        ):
             figures = like.references.compare(self.candidate.names, outputs, figures=False)
             if not all(figure.ok for figure in figures):
                 result = replace(found.result, outputs=outputs)
-                raise Refused(self.wrong(figures, result, f"after {found.calls} calls"))
+                raise Refused(self.wrong(figures, result, label))
         if found.times is not None:
             too_good(found.times, moved, 2 * copied)
         return found

@@ -56,6 +56,8 @@ _SMALL = 4 << 20
 # Patterns are many: of a larger tensor a few are drawn.
 _TINY = 256 << 10
 _DRAWN = 4
+# More threads than that are nobody's.
+_TEAM = 64
 _PYTHONS_COMMENT = re.compile("#.*")
 
 
@@ -144,6 +146,15 @@ def named_trials(
         with contextlib.suppress(RuntimeError, IndexError, ValueError):  # eager refuses them
             references = References(case, candidate.interpret)
             yield ReferencedCase(case, references, kind)
+
+
+def teams(candidate: Candidate) -> list[int]:
+    """Return the numbers that an edit names of which it may take one for a number of threads."""
+    if not isinstance(find_target(candidate.kernel.target), LibraryTarget):
+        return []
+    text, generated = map(without_comments, (candidate.text, candidate.kernel.generated.text))
+    found = named_numbers(text, generated)
+    return [int(number) for number in found if 1 < number <= _TEAM and number == int(number)]
 
 
 def _named(
@@ -238,4 +249,4 @@ def _fresh(
     return Case(tuple(tensors), like.sizes, label)
 
 
-__all__ = ["generated_takes", "make_trials", "named_trials"]
+__all__ = ["generated_takes", "make_trials", "named_trials", "teams"]

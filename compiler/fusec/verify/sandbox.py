@@ -30,6 +30,7 @@ from fusec.verify.binary import LibraryFacts
 from fusec.verify.layout import Case, CaseLayout
 from fusec.verify.process import NoAnswer, Worker, WorkerEnded, WorkerError
 from fusec.verify.protocol import Message
+from fusec.verify.relocated import SHOWN
 from fusec.verify.words import Finding, Run
 
 # The worker ends a run at its time limit; only if it fails to, this much later the worker goes.
@@ -203,11 +204,13 @@ class Endured:
         calls: How many there were.
         times: Timings by name, ``candidate``, ``generated`` and ``copy``; None where nothing was
             timed.
+        elsewhere: Outputs that differ from the result's in a bit, and how that call differed.
     """
 
     result: RunResult
     calls: int = 0
     times: Mapping[str, Timing] | None = None
+    elsewhere: tuple[tuple[str, tuple[torch.Tensor, ...]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -242,6 +245,7 @@ def endure(
     seconds: float = 0.0,
     calls: int = 0,
     copied: int = 0,
+    teams: Sequence[int] = (),
     gate: int | None = None,
 ) -> Endured:
     """Call a candidate many times in a worker, see what it leaves, and time it.
@@ -253,8 +257,8 @@ def endure(
         text: The candidate's text, where that is what runs.
         library: Its library, where there is one.
         cases: What to call it on. After all other calls it gets those of the last one, which must
-            be like the first, at the addresses of the first, and then in ordinary memory; these
-            results are returned.
+            be like the first, at the addresses of the first, then in ordinary memory, and then in
+            many other places (``relocated``); these results are returned.
         timeout: Seconds that all of it may take.
         busy: Seconds of processors that some calls may use up; see ``run_cases``.
         threads: The threads to call it with.
@@ -262,6 +266,7 @@ def endure(
         seconds: For the timing.
         calls: How many calls there should be where they are timed, time allowing.
         copied: Bytes of the copy that is timed beside them; 0 for none.
+        teams: Other numbers of threads to call it with once, where it has threads.
         gate: A pipe that gives a byte when it may be timed, and ends where it need not be; not
             for devices.
 
@@ -271,7 +276,7 @@ def endure(
     chosen = find_target(target)
     device = _device(cases)
     many = 1 if device != CPU else threads or torch.get_num_threads()
-    layout = CaseLayout(signature.arguments, cases, runs=2)
+    layout = CaseLayout(signature.arguments, cases, runs=2 + SHOWN)
     timing = {"seconds": seconds, "calls": calls, "copied": copied} if generated else None
     body: Message = {
         "worker": chosen.worker,
@@ -285,7 +290,11 @@ def endure(
         "timeout": timeout,
         "device": device,
         "cases": layout.described,
-        "endure": {"generated": generated.described() if generated else None, "timing": timing},
+        "endure": {
+            "generated": generated.described() if generated else None,
+            "timing": timing,
+            "teams": list(teams) if chosen.threads and device == CPU else [],
+        },
     }
     with layout.files(json.dumps(body).encode()) as (data_file, result_file, place):
         request: Message = {
@@ -304,12 +313,16 @@ def endure(
         if found is None:
             finding = explain.finding(reply, signature, cases[0].shapes)
             return Endured(_judged(finding, reply, [], 0.0, device))
-        runs = layout.results(result_file, len(cases) - 1, [False, found.get("same", True)])
-        for run in runs[1:]:
+        labels = found.get("elsewhere", [])
+        skipped = [False, found.get("same", True), *(i >= len(labels) for i in range(SHOWN))]
+        runs = layout.results(result_file, len(cases) - 1, skipped)
+        here = runs[: len(runs) - len(labels)]
+        for run in here[1:]:
             run.differs = True
-        result = _judged(None, reply, runs, 0.0, device)
+        result = _judged(None, reply, here, 0.0, device)
+        elsewhere = [_moved(run, device) for run in runs[len(here) :]]
     times = found["timed"] and {k: Timing(**v) for k, v in found["timed"].items()}
-    return Endured(result, found["calls"], times)
+    return Endured(result, found["calls"], times, tuple(zip(labels, elsewhere, strict=True)))
 
 
 def read_library(library: Path) -> LibraryFacts:

@@ -41,7 +41,7 @@ class Peer:
             inputs = self.graph.copies()
             # A thread begins with gradients on, whatever the cell's code ran with.
             with torch.set_grad_enabled(self.graph.records_gradients):
-                call: Any = torch.compile(self.graph.eager, backend=self.compiler)
+                call: Any = torch.compile(self.graph.held.eager, backend=self.compiler)
                 call(*inputs)
             self.call = call
         except BaseException as error:

@@ -584,3 +584,22 @@ def test_tangents_are_not_left_behind():
         dual = torch.autograd.forward_ad.make_dual(x, t)
         found = torch.autograd.forward_ad.unpack_dual(compiled(dual))
     torch.testing.assert_close(found.tangent, x.cos() * 2 * t)
+
+
+def test_a_list_of_calls_is_longer_than_torchs_limit():
+    """TorchDynamo gives a function up after eight kinds of calls, and for good."""
+    calls = [(torch.randn(3 + n, 2),) for n in range(4)]
+    with torch._dynamo.config.patch(recompile_limit=2):
+        plain = fusec.compile(lambda x: x.cos() * 5, dynamic=False)
+        for call in calls:
+            plain(*call)
+        assert len(plain.graphs) == 2
+        assert fusec.precompile(plain, calls).complete
+        assert len(plain.graphs) == 4
+        plain(torch.randn(9, 2))
+        assert len(plain.graphs) == 4
+        torch._dynamo.reset()
+        compiled = fusec.compile(plain.function, dynamic=False)
+        with fusec.frozen():
+            for call in calls:
+                torch.testing.assert_close(compiled(*call), plain.function(*call))

@@ -60,6 +60,14 @@ def test_a_kind_of_number_is_told_in_words():
         compiled(torch.ones(4), 5.0)
 
 
+def test_a_tensor_on_another_device_is_told_so():
+    """torch tells its dispatch keys; of another GPU it prints the number as a character."""
+    compiled = fusec.compile(lambda x: x * 2)
+    compiled(torch.ones(3))
+    with fusec.frozen(), pytest.raises(fusec.FrozenMiss, match="x is on cpu; found: meta"):
+        compiled(torch.ones(3, device="meta"))
+
+
 def test_a_tensor_stands_for_a_call_and_other_things_are_none():
     outcome = fusec.precompile(lambda x: x + 1, [torch.ones(3)])
     assert [each.signature for each in outcome.calls] == ["(float32 3)"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +19,8 @@ from fusec.call import native
 from fusec.capture import shortcut
 from fusec.capture.fast_path.compiled_code import graph_of
 from fusec.capture.graph_compiler import GraphCompiler
+from fusec.packages.binaries import default_names
+from fusec.packages.runtime import load as load_alone
 
 PATIENCE = 240.0  # seconds until what is not done counts as a deadlock
 
@@ -164,12 +168,43 @@ def test_code_of_another_compiled_function_is_no_entry():
         torch.testing.assert_close(second(x), function(x))
 
 
-def _stress(rounds: int, seed: int) -> None:
+def _package_actions(
+    functions: list[Callable[[torch.Tensor], torch.Tensor]],
+    compiled: list[fusec.CompiledFunction],
+    sizes: list[tuple[int, int]],
+    folder: Path,
+) -> list[Callable[[random.Random], None]]:
+    """Return two ways to make and to load packages."""
+    packages: list[tuple[int, Path]] = []
+    numbers = itertools.count()
+
+    def package(chosen: random.Random) -> None:
+        which, number = chosen.randrange(len(functions)), next(numbers)
+        path = folder / f"{number}.fuse"
+        calls = [(torch.randn(size),) for size in sizes]
+        source = compiled[which] if chosen.randrange(2) else functions[which]
+        fusec.package(source, calls, path, binaries=default_names()[-1:])
+        packages.append((which, path))
+
+    def load(chosen: random.Random) -> None:
+        if packages:
+            which, path = chosen.choice(packages)
+            x = torch.randn(chosen.choice(sizes))
+            torch.testing.assert_close(fusec.load(path)(x), functions[which](x))
+            found = load_alone(path)(x.numpy())
+            torch.testing.assert_close(torch.from_numpy(found), functions[which](x))
+
+    return [package, load, load]
+
+
+def _stress(rounds: int, seed: int, folder: Path, *, by_asyncio: bool = False) -> None:
     """Do everything at once with a few functions; every result is compared with eager.
 
     Args:
         rounds: How many actions.
         seed: Chooses them.
+        folder: For packages.
+        by_asyncio: Whether tasks begin the actions, in asyncio's own threads.
     """
     functions: list[Callable[[torch.Tensor], torch.Tensor]] = [
         lambda x: (x.sin() * 2).sum(-1),
@@ -226,23 +261,37 @@ def _stress(rounds: int, seed: int) -> None:
         made = fusec.compile(lambda x: x * factor + 1)
         torch.testing.assert_close(made(x), x * factor + 1)
 
-    actions = [run, run, run, train, edit, tune, freeze, fresh]
+    def precompile(chosen: random.Random) -> None:
+        which = chosen.randrange(len(functions))
+        said = fusec.precompile(functions[which], [(torch.randn(9 + chosen.randrange(3), 8),)])
+        assert not any(each.error for each in said.calls), str(said)
+
+    actions = [run, run, run, run, train, edit, tune, freeze, fresh, precompile]
+    actions += _package_actions(functions, compiled, sizes, folder)
 
     def job(number: int) -> None:
         chosen = random.Random(seed * 1000 + number)
         chosen.choice(actions)(chosen)
 
-    together([lambda n=n: job(n) for n in range(rounds)], 6)  # type: ignore[misc]
+    if by_asyncio:
+
+        async def all_of_them() -> None:
+            jobs = (asyncio.to_thread(job, number) for number in range(rounds))
+            await asyncio.wait_for(asyncio.gather(*jobs), PATIENCE)
+
+        asyncio.run(all_of_them())
+    else:
+        together([lambda n=n: job(n) for n in range(rounds)], 6)  # type: ignore[misc]
 
 
 @pytest.mark.timeout(300)
-def test_everything_at_once_for_a_moment():
-    _stress(16, 1)
+def test_everything_at_once_for_a_moment(tmp_path):
+    _stress(16, 1, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(2, 6))
-def test_everything_at_once(seed):
+def test_everything_at_once(seed, tmp_path):
     """No wrong result, no refusal, no deadlock."""
-    _stress(150, seed)
+    _stress(150, seed, tmp_path, by_asyncio=seed % 2 == 1)

@@ -189,6 +189,19 @@ def test_launches_go_to_the_current_stream(device: Device) -> None:
     assert calls() == ["launch 1x1x1 128 0 on 11"] * 2
 
 
+def test_a_thread_that_has_not_used_the_gpu_yet(device: Device) -> None:
+    """It has no context of the driver's, though torch gives it memory: as any server's thread."""
+    steps, run = two_starts()
+    program = ByHand(steps, device, run, graphs=False)
+    check(program, tensor())
+    calls()
+    library()[0].fake_new_thread()
+    for _ in range(2):
+        check(program, tensor())
+    launches = ["launch 1x1x1 128 0 on 7"] * 2
+    assert calls() == ["context of 0", *launches, *launches]
+
+
 def test_unaligned_inputs_have_plans_of_their_own(device: Device) -> None:
     steps, run = two_starts()
     program = ByHand(steps, device, run, graphs=False)

@@ -17,6 +17,7 @@ import fusec
 from fusec.errors import BadOption
 from fusec.packages.errors import CannotPackage
 from fusec.packages.runtime import CannotRun, NoSpecialization, load
+from fusec.packages.runtime.binding import unmarked
 from fusec.packages.runtime.cuda import CudaArrays, DeviceArray
 from fusec.packages.runtime.driver import Driver
 
@@ -45,7 +46,7 @@ class Library:
         by_symbol = {each["symbol"]: each["name"] for each in table}
         codes = package._archive.json("gpu.json")["codes"]
         self.kernels = {
-            bytes(package._archive.data(binary["member"])): compiled.kernels[
+            bytes(unmarked(package._archive.data(binary["member"]))): compiled.kernels[
                 by_symbol[code["name"].rpartition("_")[0]]
             ]
             for code in codes

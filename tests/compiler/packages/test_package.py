@@ -494,3 +494,14 @@ def test_what_an_operator_returns_is_asked_of_each_result():
     assert tensors.is_same(x, *right)
     for other in (x.double(), x[:3], x.t().contiguous().t(), x.to_sparse(), x[..., None]):
         assert not tensors.is_same(other, *right)
+
+
+def test_a_function_that_torch_gave_up(tmp_path):
+    """It was called in more ways than TorchDynamo compiles; a package asks for its own."""
+    with torch._dynamo.config.patch(recompile_limit=1):
+        compiled = fusec.compile(lambda x: x.cos() * 5, dynamic=False)
+        compiled(torch.randn(3))
+        compiled(torch.randn(4))
+        x = torch.randn(5)
+        fusec.package(compiled, [(x,)], tmp_path / "it.fuse", binaries=PLAIN)
+    torch.testing.assert_close(fusec.load(tmp_path / "it.fuse")(x), x.cos() * 5)

@@ -1,7 +1,7 @@
-"""Tables that somebody edited, with every hash made right again: refused before anything runs.
+"""What somebody edited, with every hash made right again: refused before anything runs.
 
-Each table is sound by itself then. What tells is that the binary was made for other ones, and,
-where there is no binary that could say so, that two places of the package say different things.
+Each part is sound by itself then. What tells is that the machine code was made for other ones, and,
+if it does not, that two places of the package say different things.
 """
 
 from __future__ import annotations
@@ -141,6 +141,51 @@ def test_a_binary_is_not_said_to_be_for_another_processor(tmp_path):
         require_refused(tables, [("manifest", value)], tmp_path / "bad.fuse")
 
 
+def _other_bytes(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+def test_every_other_member_is_bound(sound, tmp_path):
+    """Weights and texts, members that are new or gone, and what the manifest says."""
+    tables = Tables(sound)
+    names = [name for name in tables.members if not name.startswith("binaries/")]
+    assert {"weights.safetensors", "programs.cpp", "kernels.json", "fuse.h"} <= {*names}
+    ways = [{**tables.members, name: _other_bytes(tables.members[name])} for name in names]
+    ways += [{**tables.members, "more.txt": b"x"}, {**tables.members, "binaries/x.so": b"x"}]
+    texts = [name for name in names if name.startswith("kernels/") or name == "fuse.h"]
+    ways += [{n: d for n, d in tables.members.items() if n != gone} for gone in texts]
+    facts = [{**tables.facts, "name": "other"}, {**tables.facts, "gpus": ["sm_90"]}]
+    path = tmp_path / "bad.fuse"
+    for load in _LOADERS.values():
+        for members in ways:
+            write_archive(path, tables.facts, members)
+            with pytest.raises(DamagedPackage):
+                load(path)
+        for other in facts:
+            write_archive(path, other, tables.members)
+            with pytest.raises(DamagedPackage):
+                load(path)
+
+
+def test_edits_of_a_package_for_gpus(tmp_path):
+    """Its code says what it was made for behind its end, which no driver sees."""
+    path = tmp_path / "gpu.fuse"
+    compiled = fusec.compile(lambda x: x.softmax(-1), target="triton", gpu="sm_80", dynamic=False)
+    fusec.package(compiled, [(torch.randn(4, 16),)], path, gpus=("sm_80", "sm_90"))
+    tables = Tables(path)
+    tables.values["gpu.json"] = json.loads(tables.members["gpu.json"])
+    ways = all_ways(tables)
+    assert len(ways) > 1000
+    bad = tmp_path / "bad.fuse"
+    require_refused(tables, random.Random(44).sample(ways, 100), bad)
+    first, second = sorted(name for name in tables.members if name.startswith("cubins/"))
+    codes = tables.members[first], tables.members[second]
+    for one, other in ((codes[1], codes[0]), (_other_bytes(codes[0]), codes[1]), (b"", codes[1])):
+        write_archive(bad, tables.facts, {**tables.members, first: one, second: other})
+        with pytest.raises(DamagedPackage, match="made for another package"):
+            load_alone(bad)
+
+
 def test_a_manifest_that_describes_nothing(sound, tmp_path):
     tables = Tables(sound)
     for bad in (None, 7, [], {"torch": 2}, "x"):
@@ -148,7 +193,7 @@ def test_a_manifest_that_describes_nothing(sound, tmp_path):
         require_refused(tables, [("manifest", value)], tmp_path / "bad.fuse")
 
 
-# -- without the binary's word: what a package for a GPU has ------------------------------------
+# -- without the machine code's word ------------------------------------
 
 
 @pytest.fixture

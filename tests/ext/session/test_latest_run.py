@@ -211,3 +211,20 @@ def test_the_panel_counts_the_kernels_that_the_result_counts(session: Session) -
         assert panel.bench.selected == old
     finally:
         panel.close()
+
+
+def test_a_cell_that_trains_takes_one_step_a_run(session: Session) -> None:
+    body = "opt.zero_grad()\nloss = model(x).square().mean()\nloss.backward()\nopt.step()\n"
+    x = torch.randn(5, 8)
+    weights = []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        session.namespace["model"] = model = torch.nn.Linear(8, 4)
+        session.namespace["opt"] = torch.optim.AdamW(model.parameters(), 0.1)
+        for _ in range(2):
+            if fused:
+                ran(session, body, x)  # which times and checks it, too
+            else:
+                exec(body, session.namespace | {"x": x})
+        weights.append(model.weight.detach().clone())
+    torch.testing.assert_close(*weights)

@@ -238,7 +238,7 @@ PyObject* device_run(DeviceProgram* self, PyObject* const* given) {
       for (Py_ssize_t i : *self->used) frame.addresses[i] = addresses[i];
       handed.move_to(chosen, &frame);
       self->hits++;
-      list = plan_run(chosen, &frame, stream);
+      list = in_context(chosen->driver, self->device) ? plan_run(chosen, &frame, stream) : nullptr;
       if (!list && chosen->broken) {  // the inputs are still there: a graph frees none
         PyErr_Clear();
         self->broken++;

@@ -51,6 +51,9 @@ struct Driver {
   int (*destroy_graph)(void* graph);
   int (*exchange_capture_mode)(int* mode);
   int (*current_context)(void** context);
+  int (*device_handle)(int* handle, int number);
+  int (*retain_context)(void** context, int handle);
+  int (*set_context)(void* context);
   int (*error_name)(int error, const char** name);
   int (*error_text)(int error, const char** text);
   int chaining;  // whether starts in a row become one launch: kNever, kMeasured or kAlways
@@ -69,6 +72,19 @@ void raise_driver(const Driver* driver, const char* what, int error) {
   driver->error_text(error, &text);
   PyErr_Format(PyExc_RuntimeError, "%s failed: %s (%s)", what, name ? name : "unknown error",
                text ? text : "no description");
+}
+
+// A thread that has not used the GPU yet has no context there: CUDA's runtime would make the
+// device's own one current, and torch's memory comes from a pool that need not ask the runtime.
+bool in_context(const Driver* driver, long device) {
+  void* context = nullptr;
+  int handle = 0, error = driver->current_context(&context);
+  if (!error && context) return true;
+  if (!error) error = driver->device_handle(&handle, static_cast<int>(device));
+  if (!error) error = driver->retain_context(&context, handle);
+  if (!error) error = driver->set_context(context);
+  if (error) raise_driver(driver, "using the GPU in this thread", error);
+  return !error;
 }
 
 PyObject* driver_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
@@ -92,6 +108,9 @@ PyObject* driver_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
             look_up(library, "cuGraphDestroy", &self->destroy_graph) &&
             look_up(library, "cuThreadExchangeStreamCaptureMode", &self->exchange_capture_mode) &&
             look_up(library, "cuCtxGetCurrent", &self->current_context) &&
+            look_up(library, "cuDeviceGet", &self->device_handle) &&
+            look_up(library, "cuDevicePrimaryCtxRetain", &self->retain_context) &&
+            look_up(library, "cuCtxSetCurrent", &self->set_context) &&
             look_up(library, "cuGetErrorName", &self->error_name) &&
             look_up(library, "cuGetErrorString", &self->error_text);
   if (ok) self->chaining = chaining;

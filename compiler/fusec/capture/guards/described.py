@@ -57,7 +57,13 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
         "call with requires_grad set alike, or under torch.no_grad() where no gradient is needed",
     ),
     (
-        r"tensor '(.+)' device(?: index)? mismatch.*",
+        r"tensor '(.+)' (?:Tensor )?device(?: index)? mismatch.*",
+        "{0} is on another device",
+        "each device has kernels of its own",
+    ),
+    (
+        r"tensor '(.+)' dispatch key set mismatch\. expected DispatchKeySet\((CPU|CUDA|Meta)\b.*"
+        r"actual DispatchKeySet\((?!\2\b)(?:CPU|CUDA|Meta)\b.*",
         "{0} is on another device",
         "each device has kernels of its own",
     ),

@@ -26,7 +26,7 @@ from typing import BinaryIO
 from .errors import DamagedPackage, PackageError
 from .json_text import Reader, canonical, parse
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 ALIGNMENT = 64
 MOST_MEMBERS = 20_000

@@ -22,6 +22,9 @@ class Arrays(Protocol):
 
     operators: bool
 
+    def at(self, values: Sequence[Any]) -> Arrays:
+        """Return whose tensors those of a call are: itself, but where there are several GPUs."""
+
     def take(self, value: Any) -> Any:
         """Return a value as a tensor of this kind where it is one of another; else itself."""
 
@@ -118,6 +121,10 @@ class NumpyArrays:
         if found is None:
             found = self._types[name] = np.dtype(_BITS.get(name, name))
         return found
+
+    def at(self, values: Sequence[Any]) -> Arrays:
+        """Return itself."""
+        return self
 
     def take(self, value: Any) -> Any:
         """Return another library's tensor, or a kind of array of numpy's, as a plain array."""

@@ -6,6 +6,7 @@ taken where they are; results of such calls stay there and offer the same.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from .archive import Archive
 from .arrays import _BITS, NumpyArrays, bytes_of, is_dense
+from .binding import unmarked
 from .driver import Driver
 from .errors import CannotRun, DamagedPackage
 from .guards import TensorFacts
@@ -22,6 +24,7 @@ from .weights import Weight
 
 ALIGNMENT = 16  # of every pointer, in bytes: what the code was compiled for
 DEVICE = "cuda"
+Codes = Mapping[str, Sequence[Reader]]  # by name: for each architecture a member and how it starts
 
 
 class _Block:
@@ -112,7 +115,7 @@ class CudaArrays:
 
     def __init__(
         self,
-        codes: Mapping[str, Sequence[Reader]],
+        codes: Codes,
         archive: Archive,
         driver: Callable[[], Driver] = Driver,
     ) -> None:
@@ -133,6 +136,10 @@ class CudaArrays:
         return self._made
 
     # -- values ---------------------------------------------------------------------------------
+
+    def at(self, values: Sequence[Any]) -> CudaArrays:
+        """Return itself: a package loaded without torch runs on one GPU."""
+        return self
 
     def take(self, value: Any) -> Any:
         """Return a tensor on the GPU: of one that is there, or a copy of an array."""
@@ -174,7 +181,8 @@ class CudaArrays:
         driver = self.driver()
         if address and driver.device_of(address) != driver.device:
             raise CannotRun(
-                "a tensor lies on another GPU", f"move it to the GPU number {driver.device}"
+                f"a tensor lies on another GPU than number {driver.device}",
+                "move it there, or load the package with device= that tensor's GPU",
             )
         return DeviceArray(self.driver, dtype, shape, strides, address, owner)
 
@@ -329,7 +337,7 @@ class CudaArrays:
                 f'package it again with gpus=("sm_{driver.architecture}",)',
             )
         shared = chosen.number("shared", 0, 1 << 20)
-        data = self._archive.data(chosen.text("member"))
+        data = unmarked(self._archive.data(chosen.text("member")))
         function = driver.function(data, chosen.text("function"), shared)
         return function, chosen.number("threads", 1, 1024), shared
 
@@ -341,9 +349,9 @@ def architecture(name: str) -> int:
     return int(name[3:])
 
 
-def on_gpu(archive: Archive) -> CudaArrays:
-    """Return tensors on a GPU for a package whose kernels run there."""
-    return CudaArrays(read_codes(archive), archive)
+def on_gpu(archive: Archive, device: int = 0) -> CudaArrays:
+    """Return tensors on the GPU of a number for a package whose kernels run there."""
+    return CudaArrays(read_codes(archive), archive, functools.partial(Driver, device))
 
 
 def read_codes(archive: Archive) -> dict[str, Sequence[Reader]]:
@@ -364,4 +372,4 @@ def read_codes(archive: Archive) -> dict[str, Sequence[Reader]]:
     return found
 
 
-__all__ = ["ALIGNMENT", "DEVICE", "CudaArrays", "DeviceArray", "on_gpu", "read_codes"]
+__all__ = ["ALIGNMENT", "DEVICE", "Codes", "CudaArrays", "DeviceArray", "on_gpu", "read_codes"]

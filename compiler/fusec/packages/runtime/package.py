@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -34,18 +35,22 @@ _KINDS = {
 }
 
 
-def load(path: str | Path, *, threads: int | None = None) -> Package:
+def load(path: str | Path, *, threads: int | None = None, device: int = 0) -> Package:
     """Read a package and check every byte of it; nothing in it is executed yet.
 
     Args:
         path: The ``.fuse`` file.
         threads: That a kernel may use; all of the process's processors by default.
+        device: The number of the GPU that a package for GPUs runs on.
 
     Raises:
         DamagedPackage: It is not as it was written.
         PackageError: It cannot be read.
     """
-    return Package(Path(path), NumpyArrays(), on_gpu, alone=True, threads=threads)
+    if type(device) is not int or device < 0:
+        raise PackageError(f"device={device!r} is not the number of a GPU")
+    there = functools.partial(on_gpu, device=device)
+    return Package(Path(path), NumpyArrays(), there, alone=True, threads=threads)
 
 
 class Package:
@@ -136,7 +141,7 @@ class Package:
         Raises:
             NoSpecialization: Nothing does.
         """
-        leaves, form, facts = self._take(args, kwargs)
+        _, leaves, form, facts = self._take(args, kwargs)
         found, _ = self._match(leaves, form, facts)
         return found
 
@@ -152,8 +157,8 @@ class Package:
 
     def _take(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[list[Any], Any, list[TensorFacts | None]]:
-        """Return a call's leaves, its form, and what guards ask of each leaf."""
+    ) -> tuple[Arrays, list[Any], Any, list[TensorFacts | None]]:
+        """Return whose tensors a call's are, its leaves, its form, and what guards ask of each."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -161,15 +166,15 @@ class Package:
         bound.apply_defaults()
         leaves: list[Any] = []
         form = flatten(dict(bound.arguments), leaves)
-        arrays = self._arrays
+        arrays = self._arrays.at(leaves)
         leaves = [arrays.take(each) for each in leaves]
         facts = [arrays.facts(each) if arrays.is_tensor(each) else None for each in leaves]
-        return leaves, form, facts
+        return arrays, leaves, form, facts
 
     def _find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Launch, list[Any]]:
-        leaves, form, facts = self._take(args, kwargs)
+        arrays, leaves, form, facts = self._take(args, kwargs)
         found, sizes = self._match(leaves, form, facts)
-        key = (found.name, *sizes.items())
+        key = (arrays, found.name, *sizes.items())
         with self._lock:
             launch = self._launches.get(key)
             if launch is None:
@@ -177,7 +182,7 @@ class Package:
                     self.programs[found.program],
                     found.guards,
                     sizes,
-                    self._arrays,
+                    arrays,
                     self._weights,
                     self._binary,
                     self._builders[found.name],

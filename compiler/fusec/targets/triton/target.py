@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+import importlib.util
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fusec.abilities import Abilities
@@ -113,6 +115,22 @@ class Triton(PythonTarget):
         from fusec.targets.triton.toolchain import pool
 
         pool.prepare(source.text, source.signature, source.entry)
+
+    def compiled_for(self, texts: Path) -> Iterable[tuple[str, Mapping[str, bytes]]]:
+        """Return what Triton compiled of the store's kernels; nothing where there is no Triton."""
+        if importlib.util.find_spec("triton") is None:
+            return ()
+        from fusec.targets.triton.toolchain.carried import compiled_for
+
+        return compiled_for(texts)
+
+    def take_in(self, name: str, files: Mapping[str, bytes]) -> bool:
+        """Put what Triton compiled elsewhere where Triton looks for it."""
+        if importlib.util.find_spec("triton") is None:
+            return False
+        from fusec.targets.triton.toolchain.carried import take_in
+
+        return take_in(name, files)
 
     def workers(self) -> int:
         """Return how many processes compile for a GPU."""

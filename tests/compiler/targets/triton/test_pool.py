@@ -16,6 +16,7 @@ import torch
 
 import fusec
 from fusec.kernel_source import KernelSource, Signature
+from fusec.targets.triton.toolchain import carried
 from fusec.targets.triton.toolchain import pool as triton_pool
 from fusec.targets.triton.toolchain import worker as triton_worker
 from fusec.targets.triton.toolchain.cross_compile import compile_start
@@ -96,6 +97,38 @@ def test_a_start_finds_what_a_worker_has_compiled(
             starts += 1
     assert starts >= 1
     assert hits == [True] * starts
+
+
+def test_an_exported_cache_has_what_triton_compiled(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another machine of the same kind, or another GPU of this one, compiles no kernel again."""
+    monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path / "there"))
+    hits: list[bool] = []
+    monkeypatch.setattr(knobs.compilation, "listener", lambda **k: hits.append(k["cache_hit"]))
+    for kernel in kernels():
+        triton_worker.compile_starts(request(kernel))
+    compiled = len(hits)
+    assert hits == [False] * compiled
+    moved = fusec.export_cache(tmp_path / "cache.zip")
+    assert moved.entries["triton-code"] == compiled >= 1
+
+    monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path / "here"))
+    knobs.cache.dir = str(tmp_path / "triton of another")
+    assert fusec.import_cache(tmp_path / "cache.zip").entries == moved.entries
+    assert fusec.import_cache(tmp_path / "cache.zip").known == sum(moved.entries.values())
+    for kernel in kernels():
+        triton_worker.compile_starts(request(kernel))
+    assert hits[compiled:] == [True] * compiled
+
+
+@pytest.mark.parametrize("name", ["../x", "A" * 52 + "/..", "", "a" * 52])
+def test_an_import_writes_nowhere_else(cache: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="not what Triton compiled"):
+        carried.take_in(name, {"kernel.cubin": b""})
+    with pytest.raises(ValueError, match="not what Triton compiled"):
+        carried.take_in("A" * 52, {"../kernel.cubin": b""})
+    assert not cache.exists()
 
 
 def test_a_worker_that_ends_is_replaced(workers: triton_pool.Workers, cache: Path) -> None:

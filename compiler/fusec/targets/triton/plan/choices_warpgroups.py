@@ -89,7 +89,9 @@ def choose_warpgroup_gradients(
     words = {"BLOCK_M": "queries of a ", "BLOCK_N": "keys of a "}
     # A step of queries is given back before the next one begins, one of keys with it.
     stages, possible = (3, (2, 3, 4)) if found.by_keys else (4, (3, 4))
-    values = {"GROUP_H": (4, (1, 2, 4, 8, 16, 32), "heads whose rows come together")}
+    values: dict[str, tuple[int, tuple[int, ...], str]] = {
+        "GROUP_H": (4, (1, 2, 4, 8, 16, 32), "heads whose rows come together")
+    }
     if found.by_keys and found.partial is not None:
         # Of a window, documents, a prefix 3 to 7 % of the time; eight are slower again, and tiles
         # of queries, whose steps are more, gain nothing.

@@ -389,7 +389,7 @@ class _Judge:
     ) -> None:
         """Judge one block that starts at index ``start``."""
         a, b = mine.double(), plain.double()
-        if self.ok and self._all_close(start, a, b):
+        if self.ok and (self._all_close(start, a, b) or self._close_beside_nan(start, a, b)):
             return
         both = a.isfinite() & b.isfinite()
         equal = (a == b) | (a.isnan() & b.isnan())
@@ -448,6 +448,13 @@ class _Judge:
             self.at = _index(place, gap.shape, start)
             self.allowed = float(allowed.reshape(-1)[place])
         return True
+
+    def _close_beside_nan(self, start: tuple[int, ...], a: torch.Tensor, b: torch.Tensor) -> bool:
+        """Whether a block is NaN where the other is, and close and finite where it is not."""
+        missing = a.isnan()
+        if not bool(missing.any()) or not torch.equal(missing, b.isnan()):
+            return False
+        return self._all_close(start, a.masked_fill(missing, 0.0), b.masked_fill(missing, 0.0))
 
 
 def _index(flat: int, shape: Sequence[int], start: tuple[int, ...]) -> tuple[int, ...]:

@@ -155,7 +155,9 @@ def _floats(original: torch.Tensor, generator: torch.Generator, way: _Way) -> to
     low, high, mean, spread = _character(original)
     # Enough different values; a large tensor repeats them with a period that no shape has.
     drawn = min(count, _PERIOD)
-    noise = torch.randn(drawn, generator=generator, dtype=torch.float64)
+    # Torch draws float32 four times as quickly, and other types have no more digits.
+    drawn_as = torch.float64 if original.dtype is torch.float64 else torch.float32
+    noise = torch.randn(drawn, generator=generator, dtype=drawn_as).double()
     if spread == 0:
         # A constant, such as a bias of zeros or a weight of ones: without some change its use
         # would go unseen.  It keeps its sign.

@@ -116,6 +116,23 @@ def test_the_same_infinities_and_nans_pass():
     assert not compare_output("out", x, -x, None).ok
 
 
+def test_beside_nan_the_furthest_element_is_told_as_without():
+    x = torch.randn(40)
+    x[3] = math.nan
+    actual = x.exp()
+    actual[9] = actual[9].nextafter(torch.tensor(math.inf))
+    figure = against(torch.exp, x, actual)
+    assert figure.ok
+    assert figure.worst == (9,)
+    assert figure.against_eager > 0
+    actual[30] += 1
+    figure = against(torch.exp, x, actual)
+    assert not figure.ok
+    assert figure.worst == (30,)
+    actual[30] = math.nan  # one more than eager has
+    assert not against(torch.exp, x, actual).ok
+
+
 def test_eager_may_overflow_in_half_precision():
     x = torch.full((5,), 60000.0, dtype=torch.float16)
 

@@ -246,9 +246,11 @@ def run_stages(state: Compilation, observe: Observer | None = None) -> list[Stag
 
 _PLAIN_WORDS = frozenset(
     "add sub mul div neg where clone to convert_element_type expand view permute copy "
-    "full alias maximum minimum output exp sum rsub unsqueeze pow sqrt rsqrt reciprocal".split()
+    "full alias maximum minimum output exp sum rsub unsqueeze pow sqrt rsqrt reciprocal "
+    "lift_fresh_copy".split()
 )
-_SAID = {"convert_element_type": "cast"}  # torch's name for what nobody calls so
+# torch's names for what nobody calls so
+_SAID = {"convert_element_type": "cast", "lift_fresh_copy": "tensor"}
 
 
 def kernel_name(label: str, prefix: str, taken: set[str]) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from lab import MOST, SCREENSHOTS, Notebook, Panel, fits
+from lab import MOST, SCREENSHOTS, Notebook, Panel, eventually, fits
 from page_timing import CONTENT, open_tab
 from playwright.sync_api import expect
 
@@ -64,6 +64,16 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
     counted = panel.root.locator(".pce-line[data-cost]")
     if panel.root.get_by_text("not available, because").count() == 0:
         expect(counted.first).to_have_attribute("data-details", re.compile("% of the time"))
+        # The one that takes most is in view, and not folded.
+        most = """root => {
+            const cost = line => parseFloat(line.dataset.cost);
+            const lines = [...root.querySelectorAll(".pce-line[data-cost]")];
+            const most = lines.sort((a, b) => cost(b) - cost(a))[0];
+            const editor = root.querySelector(".fuselab-editor .prism-code-editor");
+            const [box, line] = [editor, most].map(e => e.getBoundingClientRect());
+            return line.height > 0 && line.top >= box.top - 1 && line.bottom <= box.bottom + 1;
+        }"""
+        eventually(notebook.page, lambda: not panel.root.evaluate(most))
         notebook.shoot("tabs-lines", panel.root)
 
     # Fusion: two computations picked, one by mouse and one by keyboard; then what if.

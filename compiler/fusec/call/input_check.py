@@ -25,6 +25,7 @@ from fusec.memory.readable import Unreadable, require, require_plain
 # Steps of an expression as native code takes it.
 _NUMBER, _SIZE, _ADD, _MULTIPLY, _DIVIDE, _REMAINDER = range(6)
 _LARGEST = (1 << 63) - 1
+_ANYWHERE = (-1, 0)  # type and number of a device, as native code takes them
 
 
 class UnexpectedInput(FusecError, AssertionError):
@@ -108,7 +109,8 @@ class InputCheck:
                     else f"{place} is {value}; the graph was compiled for {high} at most"
                 )
         for name in self._used:
-            problem = _problem(named[name], program.buffers[name], sizes)
+            anywhere = self._may_be_anywhere(name)
+            problem = _problem(named[name], program.buffers[name], sizes, anywhere=anywhere)
             if problem:
                 raise UnexpectedInput(
                     f"input {self._hint(name)}: {problem}",
@@ -145,6 +147,13 @@ class InputCheck:
             return False
         return value.device.type != buffer.device.type
 
+    def _may_be_anywhere(self, name: str) -> bool:
+        """Whether an input is a number that operators alone take, which they do from any device.
+
+        The seed of an attention's dropout comes from the CPU, whatever fake tensors say of it.
+        """
+        return name not in self._read and not self._program.buffers[name].shape
+
     def _hint(self, name: str) -> str:
         buffer = self._program.buffers.get(name)
         return buffer.hint if buffer is not None and buffer.hint else name
@@ -159,7 +168,9 @@ class InputCheck:
             for symbol, (source, dim) in program.sizes.items()
         )
         wanted = tuple(
-            _wanted(program.buffers[name], numbers) if name in self._used else None
+            _wanted(program.buffers[name], numbers, anywhere=self._may_be_anywhere(name))
+            if name in self._used
+            else None
             for name in program.inputs
         )
         updated = tuple(positions[name] for name in self.updated)
@@ -185,8 +196,10 @@ def _given_memory(program: Program) -> set[str]:
     }
 
 
-def _wanted(buffer: Buffer, numbers: Mapping[Symbol, int]) -> tuple[object, ...] | None:
-    device = dlpack_device(buffer.device)
+def _wanted(
+    buffer: Buffer, numbers: Mapping[Symbol, int], *, anywhere: bool
+) -> tuple[object, ...] | None:
+    device = _ANYWHERE if anywhere else dlpack_device(buffer.device)
     if device is None:
         return None
     shape = tuple(_encoded(size, numbers) for size in buffer.shape)
@@ -235,7 +248,7 @@ def size_of(value: object, dim: int | None) -> int:
     return value.size(dim)
 
 
-def _problem(value: object, buffer: Buffer, sizes: Mapping[Symbol, int]) -> str:
+def _problem(value: object, buffer: Buffer, sizes: Mapping[Symbol, int], *, anywhere: bool) -> str:
     """Return what is wrong with an input, in torch's words where it has such; else nothing."""
     if value is None and any(size == 0 for size in buffer.shape):
         return ""  # what stands for the order of effects while torch traces
@@ -252,7 +265,7 @@ def _problem(value: object, buffer: Buffer, sizes: Mapping[Symbol, int]) -> str:
     if value.dtype != buffer.dtype:
         return f"expected dtype {buffer.dtype}, not {value.dtype}"
     there = (value.device.type, value.device.index or 0)
-    if there != (buffer.device.type, buffer.device.index or 0):
+    if not anywhere and there != (buffer.device.type, buffer.device.index or 0):
         return f"expected device {buffer.device}, not {value.device}"
     return ""
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from fusec.compiled.calls import GraphCalls
 from fusec.compiled.part import CompiledPart
@@ -16,7 +15,7 @@ from fusec.devices import is_gpu
 from fusec.ir.interpret import size_values
 from fusec.report import Timing
 from fusec.timing.eager_traffic import EagerTraffic
-from fusec.timing.limits import Limit, least_bytes, limit, moved_bytes
+from fusec.timing.limits import Limit, ProductCounter, least_bytes, limit, moved_bytes
 from fusec.timing.measure import PRECISION, interleave
 from fusec.timing.training_step import with_backward
 
@@ -70,7 +69,7 @@ def limit_of(graph: GraphCalls) -> Limit | None:
     with graph.lock, torch.set_grad_enabled(graph.ran_backward):
         inputs = graph.copies()
         device = _device(inputs)
-        counter = FlopCounterMode(display=False)
+        counter = ProductCounter()
         traffic = EagerTraffic()
         with counter, traffic:
             whole(graph.held.eager, inputs)()
@@ -83,7 +82,7 @@ def limit_of(graph: GraphCalls) -> Limit | None:
         moved += moved_bytes(program, sizes, _traffic(part))
     if moved > 0:
         least = min(least, moved)  # of a large input a few rows may be read
-    found = limit(least, counter.get_total_flops(), device)
+    found = limit(least, counter.operations, device)
     return replace(found, eager=traffic.bytes, moved=moved)
 
 

@@ -20,6 +20,7 @@ from fusec.call.results import expect, expecting
 from fusec.codegen.host_program import Group, HostProgram, emit_host
 from fusec.codegen.host_values import DTYPES, buffer_bytes, called_as
 from fusec.device.plan import DeviceProgram, device_of, device_program, wanted
+from fusec.errors import FusecError
 from fusec.ir.program import Compute, Extern, ExternKind
 from fusec.kernel import Kernel, KernelHost
 from fusec.kernel_source import Runnable, simulation
@@ -30,6 +31,8 @@ from fusec.pipeline import Compilation
 from fusec.report import ExternCall
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
+
+_MOST_NOTES = 8
 
 
 def is_backward(kind: str) -> bool:
@@ -335,12 +338,20 @@ class CompiledPart:
                 return run(inputs)
             except SharedMemory:
                 raise  # the part's own operators take its inputs for apart, too
-            except self._surprises:
+            except self._surprises as problem:
                 if begun and not inputs:
                     raise
+                self._note(problem)
             return self._by_operators(inputs)
 
         return call
+
+    def _note(self, problem: Exception) -> None:
+        """Say once why a call ran by operators, which may take many times as long."""
+        words = problem.message if isinstance(problem, FusecError) else problem
+        note = f"a call of the {self.kind} part ran by ATen's operators: {words}"
+        if note not in self.notes and len(self.notes) < _MOST_NOTES:
+            self.notes.append(note)
 
     def changes_some_of(self, positions: Collection[int], inputs: int) -> bool:
         """Whether one of some inputs holds something else afterwards.
@@ -367,6 +378,10 @@ class CompiledPart:
             if self.captured is not None:
                 return list(self.captured(*inputs))
             self._check.look_at(inputs)
+        try:
+            self._check.look_at(inputs)
+        except self._surprises as problem:
+            self._note(problem)
         return self.epilogue.finish(inputs, self._by_operators(list(inputs)))
 
     def _by_operators(self, inputs: list[Any]) -> list[Any]:

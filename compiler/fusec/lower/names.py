@@ -16,6 +16,7 @@ from torch import fx
 
 from fusec.lower.values import Lowering, TensorValue
 
+_ATTRIBUTE = "getattr"  # what TorchDynamo calls ``x.real``, which is nobody's variable
 NAMED = "fusec_name"  # in a node's meta: what it is called, where that is known better
 
 # What a call of several results calls those after the first.
@@ -53,6 +54,8 @@ def readable(node: fx.Node) -> str:
     traced = getattr(origin, "name", None)
     if not isinstance(traced, str):
         return node.name if node.op == "placeholder" else _plain(node.name)
+    if _plain(traced) == _ATTRIBUTE and node.args and isinstance(node.args[0], fx.Node):
+        return readable(node.args[0])  # a view of it: ``x.real`` lies in ``x``
     part = _part(node, origin)
     name = _called(_plain(traced), node)
     return f"{name}_{part}" if part else name
@@ -60,6 +63,8 @@ def readable(node: fx.Node) -> str:
 
 def traced_name(node: fx.Node) -> str:
     """Return what a node of TorchDynamo's own graph is called."""
+    if node.target is getattr and len(node.args) > 1:
+        return str(node.args[1])
     return _called(_plain(node.name), node)
 
 

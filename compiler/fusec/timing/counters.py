@@ -29,7 +29,7 @@ from fusec.timing.step_times import TimedGraph, kernel_launches, step_calls
 _RECORDED = {
     "registers per thread": "registers a thread",
     "shared memory": "bytes of shared memory",
-    "warps per SM": "warps a multiprocessor",
+    "warps per SM": "warps that start, a multiprocessor",
     "est. achieved occupancy %": "occupancy by what it takes, %",
 }
 

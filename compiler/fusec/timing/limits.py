@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
 
 from fusec.devices import CPU, GPU, is_gpu
 from fusec.ir.index import Symbol
@@ -18,6 +21,7 @@ from fusec.timing.measure import PRECISION, interleave
 _MEMORY = {CPU: 64 << 20, GPU: 512 << 20}
 _CACHE = {CPU: 256 << 10, GPU: 8 << 20}
 _MATRIX = {CPU: 1024, GPU: 4096}
+_OTHER_MATRIX = {CPU: 512, GPU: 4096}  # of other types, which some processors are slow at
 _SECONDS = 0.08
 
 
@@ -101,6 +105,46 @@ def machine(device: str = "cpu") -> MeasuredLimits:
     return _machine(device, torch.get_num_threads())
 
 
+@functools.lru_cache(maxsize=32)
+def _product_rate(device: str, dtype: torch.dtype, threads: int) -> float:
+    size = _OTHER_MATRIX[device]
+    try:
+        a, b = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(2))
+        time = interleave({"product": lambda: a @ b}, seconds=_SECONDS, device=device)["product"]
+    except RuntimeError:  # such products are computed in another way
+        return _machine(device, threads).operations
+    return 2 * size**3 / time.low
+
+
+def product_rate(dtype: torch.dtype, device: str = CPU) -> float:
+    """Return the operations a second of products of matrices of a type, measured once."""
+    # A processor that has no products of halves computes them in float32, faster than torch's own.
+    if dtype == torch.float32 or (not is_gpu(device) and dtype.itemsize < 4):
+        return machine(device).operations
+    return _product_rate(device, dtype, torch.get_num_threads())
+
+
+class ProductCounter(FlopCounterMode):
+    """Counts the operations of products of matrices while it is on, by the type of their operands.
+
+    Attributes:
+        operations: So far.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(display=False)
+        self.operations: dict[torch.dtype, int] = {}
+
+    def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
+        before = self.get_total_flops()
+        result = super()._count_flops(func_packet, out, args, kwargs)  # type: ignore[no-untyped-call]
+        if found := self.get_total_flops() - before:
+            tensors = (a for a in pytree.tree_leaves(args) if isinstance(a, torch.Tensor))
+            dtype = next((a.dtype for a in tensors if a.dtype.is_floating_point), torch.float32)
+            self.operations[dtype] = self.operations.get(dtype, 0) + found
+        return result
+
+
 def copy_time(count: int, device: str = "cpu", seconds: float = 0.03) -> Timing:
     """Return the time of a copy that moves ``count`` bytes, half of them read.
 
@@ -167,26 +211,28 @@ def step_bytes(program: Program, step: Step, sizes: Mapping[Symbol, int]) -> int
     return total
 
 
-def limit(count: int, products: int, device: str = "cpu") -> Limit:
+def limit(count: int, products: Mapping[torch.dtype, int], device: str = "cpu") -> Limit:
     """Return how fast something could be.
 
     Args:
         count: Bytes of its inputs and outputs: see ``least_bytes``.
-        products: Operations of its products of matrices.
+        products: Operations of its products of matrices, by their operands' type.
         device: Where it runs.
     """
     copy = copy_time(count, device)
-    seconds = max(copy.median, products / machine(device).operations if products else 0.0)
-    return Limit(count, copy, products, seconds)
+    computing = sum(work / product_rate(dtype, device) for dtype, work in products.items())
+    return Limit(count, copy, sum(products.values()), max(copy.median, computing))
 
 
 __all__ = [
     "Limit",
     "MeasuredLimits",
+    "ProductCounter",
     "copy_time",
     "least_bytes",
     "limit",
     "machine",
     "moved_bytes",
+    "product_rate",
     "step_bytes",
 ]

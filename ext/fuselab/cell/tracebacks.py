@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 # TorchDynamo's name for the rest of a cell after a graph break, with its arguments and colors.
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(\w+?)_at_\d+(?:_\d+)?(?:\x1b\[[\d;]*m)*\([^\n]*\)")
-_OURS = re.compile(r"[/\\](torch[/\\]_dynamo|fusec|fuselab)[/\\]")
+_OURS = re.compile(r"[/\\](torch[/\\]_dynamo|fusec|fuselab)[/\\]|^<(traced )?host program")
+# An operator that a compiled cell calls by its overload stands in no line of the cell.
+_CALLED = re.compile(r"[/\\]torch[/\\]_ops\.py$")
 
 
 def shorten_traceback(shell: Any, error: BaseException) -> None:
@@ -56,10 +58,14 @@ def _user_frames(traceback: TracebackType | None) -> list[TracebackType]:
         if in_cell and frames and _continues(frames[-1].tb_frame.f_code, code):
             # A graph break runs the rest of the cell as another function, one frame deeper.
             frames[-1] = traceback
-        elif in_cell or (frames and not _OURS.search(code.co_filename)):
+        elif in_cell or (frames and not _is_ours(code.co_filename)):
             frames.append(traceback)
         traceback = traceback.tb_next
     return frames
+
+
+def _is_ours(file: str) -> bool:
+    return bool(_OURS.search(file) or _CALLED.search(file))
 
 
 def _continues(before: types.CodeType, after: types.CodeType) -> bool:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fusec.timing.line_counts import LineCount, LineCounts
 
 MOST_NAMED = 3  # lines in a sentence
+FOR_MEMORY = "waits for memory"  # as Nsight Compute's reason is called
 LEAST = 0.005  # a share below it is no line's worth mentioning
 
 
@@ -26,18 +27,10 @@ def details_of(line: LineCount, what: str = "time") -> str:
     if line.waits:
         parts.append(f"mostly {line.waits}")
     if line.instructions >= 0:
-        parts.append(f"{_many(line.instructions)} instructions of warps")
+        parts.append(f"{words.many(line.instructions)} instructions of warps")
     if line.bytes > 0:
         parts.append(f"{words.size(int(line.bytes))} asked of L2")
     return ", ".join(parts)
-
-
-def _many(count: float) -> str:
-    """Return a count in three digits: ``598 k``."""
-    for unit, each in ((" M", 1e6), (" k", 1e3)):
-        if count >= each:
-            return words.digits(count / each) + unit
-    return words.digits(count)
 
 
 def said_of(counts: LineCounts) -> str:
@@ -50,7 +43,10 @@ def said_of(counts: LineCounts) -> str:
     if counts.elsewhere >= LEAST:
         named.append(f"outside of them {words.share(counts.elsewhere)}")
     looked = f"seen {counts.samples:,} times by {counts.by}"
-    return f"{whose}: {', '.join(named)} ({looked})"
+    said = f"{whose}: {', '.join(named)} ({looked})"
+    if any(line.waits == FOR_MEMORY for line in counts.lines.values()):
+        said += "; one that waits for memory waits for what a line before it loads"
+    return said
 
 
 def counted_rows(counts: LineCounts, target: str) -> list[tuple[int, str, str, str]]:

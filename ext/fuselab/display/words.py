@@ -38,6 +38,14 @@ def digits(value: float) -> str:
     return f"{value:.{places}f}"
 
 
+def many(value: float) -> str:
+    """Write a count: all of it below a thousand, ``598 k`` and ``15.3 M`` above."""
+    for unit, each in ((" G", 1e9), (" M", 1e6), (" k", 1e3)):
+        if value >= each:
+            return digits(value / each) + unit
+    return str(int(value)) if value == int(value) else digits(value)
+
+
 def duration(seconds: float) -> str:
     """Write a time with three digits and the unit that suits it."""
     for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):

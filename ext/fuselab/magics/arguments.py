@@ -10,7 +10,9 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import parse_argstring
 
+from fusec.devices import GPU
 from fusec.errors import FusecError
+from fusec.target_api.registry import AUTO, all_targets
 
 
 def parsed(magic: Any, name: str, line: str) -> argparse.Namespace:
@@ -121,7 +123,25 @@ def _explained(message: str, magic: Any, name: str, line: str) -> str:
     choices = [a.choices for a in magic.parser._actions if option in a.option_strings and a.choices]
     if choices and "allowed" not in text:
         text += f" (allowed: {', '.join(choices[0])})"
+    if choices and AUTO in choices[0] and (meant := _target(message)):
+        text = text.replace(" (allowed", f", did you mean {meant}? (allowed", 1)
     return f"{name}: {text}"
+
+
+# What people call a GPU that a target is for.
+_GPUS = frozenset("gpu nvidia ptx sass h100 a100 hip rocm amd".split())
+
+
+def _target(message: str) -> str:
+    """Return the target that somebody means who names a device, or writes it in another way."""
+    found = re.search(r"invalid choice: '([^']+)'", message)
+    wrong = found[1].lower() if found else ""
+    device = GPU if wrong in _GPUS else wrong
+    for target in all_targets():
+        if device in target.default_for or wrong == target.title.lower():
+            return target.name
+    similar = difflib.get_close_matches(wrong, [t.name for t in all_targets()], n=1)
+    return similar[0] if similar else ""
 
 
 def _joined(wrong: str, magic: Any, line: str) -> str:

@@ -70,3 +70,23 @@ def test_what_an_optimizer_updates_is_called_as_it_calls_it() -> None:
     found = {a.name for k in kernels for a in k.signature.arguments if a.role != "in"}
     assert {"exp_avg", "exp_avg_sq", "param"} <= found
     assert not [name for name in found if name.startswith("arg")]
+
+
+def test_an_attribute_is_a_view_of_what_has_it() -> None:
+    def run(spectrum: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        power = spectrum.real**2 + spectrum.imag**2
+        return power, spectrum.mT.abs()
+
+    compiled = fusec.compile(run)
+    compiled(torch.fft.fft(torch.randn(5, 8)))
+    (graph,) = compiled.graphs
+    names = {a.name for kernel in graph.kernels for a in kernel.signature.arguments}
+    assert "spectrum" in names
+    assert not [name for name in names if "getattr" in name]
+
+
+def test_a_tensor_of_numbers_is_called_so() -> None:
+    compiled = fusec.compile(lambda x: x * torch.tensor([0.3, 0.2, 0.5]))
+    compiled(torch.randn(4, 3))
+    (kernel,) = compiled.graphs[0].kernels
+    assert "lift" not in kernel.name

@@ -347,3 +347,44 @@ def test_what_a_backward_part_expects(dynamic: bool) -> None:
         compiled(torch.randn(5, 6, requires_grad=True), torch.randn(5, 6)).sum().backward()
         assert part.last_inputs is not None
         assert fit(part._check, part.last_inputs)
+
+
+def test_a_number_that_operators_alone_take_may_be_anywhere() -> None:
+    """As the seed of an attention's dropout: on the CPU, where a fake tensor has it on the GPU."""
+
+    def function(x: torch.Tensor, largest: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        return (
+            torch.clamp(torch.bucketize(x, x.sort().values, out_int32=True) * factor, max=2)
+            + (torch.bincount(largest.reshape(1), minlength=3)[0])
+        )
+
+    compiled = fusec.compile(function, keep_inputs=True)
+    given = torch.randn(5), torch.tensor(2), torch.tensor(3)
+    assert torch.equal(compiled(*given), function(*given))
+    (part,) = compiled.graphs[0].parts
+    assert part.last_inputs is not None
+    names = [t.numel() == 1 and int(t) for t in part.last_inputs if isinstance(t, torch.Tensor)]
+
+    def moved(number: int) -> list[torch.Tensor]:
+        return [
+            value.to("meta") if known == number else value
+            for value, known in zip(part.last_inputs or (), names, strict=True)
+            if isinstance(value, torch.Tensor)
+        ]
+
+    part._check.look_at(moved(2))
+    with pytest.raises(UnexpectedInput, match="expected device cpu, not meta"):
+        part._check.look_at(moved(3))
+
+
+def test_why_a_call_ran_by_operators_is_said() -> None:
+    compiled = fusec.compile(lambda x: (x.sin() * x).exp())
+    x = torch.randn(6, 4, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: t, lambda t: t.double() if t.dim() else t
+    ):
+        compiled(x).sum().backward()
+        compiled(x).sum().backward()
+    (note,) = compiled.graphs[0].notes
+    assert note.startswith("a call of the backward part ran by ATen's operators: input ")
+    assert "expected dtype torch.float32, not torch.float64" in note

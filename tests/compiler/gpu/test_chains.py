@@ -27,9 +27,9 @@ def chains(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     if native.types(wait=True) is None:
         pytest.skip(f"no native part: {native.problem()}")
     monkeypatch.setenv("FUSEC_GPU_CHAINS", request.param)
-    device_machine.machine.cache_clear()
+    device_machine._machine.cache_clear()
     yield request.param
-    device_machine.machine.cache_clear()
+    device_machine._machine.cache_clear()
 
 
 def several(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

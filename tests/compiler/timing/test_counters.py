@@ -41,8 +41,8 @@ def test_an_execution_of_each_kernel(graph, monkeypatch):
     assert found.calls == 1
     assert found.vector_share == 0.75
     rows = counter_rows([found])
-    assert rows[0] == (found.name, "cycles", "4000")
-    assert ("", "instructions", "9000, 2.25 a cycle") in rows
+    assert rows[0] == (found.name, "cycles", "4.00 k")
+    assert ("", "instructions", "9.00 k, 2.25 a cycle") in rows
     assert ("", "vector instructions of those on floats", "75%") in rows
 
 

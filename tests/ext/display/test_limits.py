@@ -12,12 +12,13 @@ import torch
 import torch.nn.functional as F
 
 import fusec
+import fusec.timing.limits
 import fuselab
 from fusec.compiled.graph import NoInputs
 from fusec.inspect.sweep import FixedSize, SweepPoint, sizes_of
 from fusec.inspect.sweep import sweep as sweep_with
 from fusec.report import Timing
-from fusec.timing.limits import _machine, copy_time, machine
+from fusec.timing.limits import _machine, copy_time, machine, product_rate
 from fusec.tuning_report import Trial, TuningRun
 from fuselab.display.outcomes import trial_line
 from fuselab.display.pages import limits
@@ -78,6 +79,26 @@ def test_products_count_with_their_operations() -> None:
     found = compiled(lambda a, b: (a @ b).relu(), a, b).limit()
     assert found.products == 2 * 32 * 48 * 16
     assert found.bytes == (32 * 48 + 48 * 16 + 32 * 16) * 4
+
+
+def test_products_are_at_best_as_quick_as_those_of_their_type(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a, b = torch.randn(32, 48), torch.randn(48, 16)
+    graph = compiled(lambda a, b: (a.double() @ b.double()).relu().float() + a @ b, a, b)
+    rates = {torch.float32: 1e6, torch.float64: 1e3}
+    monkeypatch.setattr(fusec.timing.limits, "product_rate", lambda dtype, device: rates[dtype])
+    operations = 2 * 32 * 48 * 16
+    found = graph.limit()
+    assert found.products == 2 * operations
+    assert found.seconds == pytest.approx(operations / 1e6 + operations / 1e3)
+
+
+def test_the_rate_of_a_type_is_measured() -> None:
+    assert product_rate(torch.float32) == machine().operations
+    assert product_rate(torch.float64) > 0
+    assert product_rate(torch.int32) > 0
+    assert product_rate(torch.float16) == machine().operations
 
 
 def test_backward_counts_where_it_has_run() -> None:

@@ -46,7 +46,8 @@ def test_a_sentence(cell):
     found = counted(cell)
     assert re.fullmatch(
         r"time of each line: line \d+ 60%, line \d+ 30%, outside of them 10% "
-        r"\(seen 1,000 times by the clock, on one thread\)",
+        r"\(seen 1,000 times by the clock, on one thread\); "
+        r"one that waits for memory waits for what a line before it loads",
         said_of(found),
     )
     assert said_of(LineCounts("", missing="a reason")) == (

@@ -196,7 +196,13 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("line", "message"),
         [
-            ("--target gpu", r"%%fuse: -t/--target: invalid choice: 'gpu' \(allowed: .*triton"),
+            ("--target gpu", r"invalid choice: 'gpu', did you mean triton\? \(allowed: .*triton"),
+            (
+                "--target cuda",
+                r"--target: invalid choice: 'cuda', did you mean triton\?",
+            ),
+            ("--target c++", r"invalid choice: 'c\+\+', did you mean cpp\?"),
+            ("--target rust", r"invalid choice: 'rust' \(allowed: 'auto'"),
             (
                 "--targt cpp",
                 r"there is no option --targt; did you mean --target\? \(allowed",
@@ -263,6 +269,14 @@ class TestBadInput:
         assert "_dynamo" not in shown
         assert "magics.py" not in shown
         assert "program.py" not in shown
+
+    def test_traceback_has_no_host_program(self, shell, capsys):
+        shell.user_ns["nothing"] = torch.zeros(0, 5)
+        shell.run_cell("%%fuse\nmost = nothing.max(0)")
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+        assert "2 most = nothing.max(0)" in shown
+        assert "host program" not in shown
+        assert "_ops.py" not in shown
 
     def test_device_that_is_not_there(self, shell):
         if torch.version.cuda:

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 
 from fusec.inspect.gpu_model import SHEETS, GpuOutlook, outlook
 from fusec.report import GpuStart
+from fuselab.display.pages.counters import NO_GPU
+from fuselab.display.pages.limits import limits_page
 from fuselab.display.style import Style
 from fuselab.panel.workbench import head_line
 from fuselab.session.cell_options import CellOptions, Frontend
@@ -45,6 +47,12 @@ def test_nothing_is_said_about_speed(cell: FusedCell) -> None:
     assert Style.best not in page
     facts = cell.workbench().bench.facts
     assert not re.search(r"\d (ms|µs|s)\b", head_line(cell.name, facts))
+
+
+@pytest.mark.triton
+def test_this_machine_s_limits_are_no_gpu_s(cell: FusedCell) -> None:
+    page = limits_page(cell)
+    assert page.text == f"tri: its limit is not known: {NO_GPU}"
 
 
 @pytest.mark.triton

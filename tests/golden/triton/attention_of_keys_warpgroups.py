@@ -30,6 +30,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 BLOCK_N = 128  # tunable: 128 (keys of a program)
 BLOCK_M = 64  # tunable: 64 (queries of a step)
 GROUP_H = 4  # tunable: 1 2 4 8 16 32 (heads whose rows come together)
+TURNS = 1  # tunable: 1 2 4 (tiles that a program has in turn)
 NUM_STAGES = 3  # tunable: 2 3 4 (steps that are loaded ahead)
 
 
@@ -73,17 +74,18 @@ def op1_announce(barrier):
 
 
 @gluon.jit
-def op1_tile(BLOCK_N: tl.constexpr, GROUP_H: tl.constexpr):
-    """Return where a program's rows lie."""
-    tiles = 512 // BLOCK_N
-    # GROUP_H heads at a time, whose rows stay in the L2; first those that have most to do under a
-    # causal mask
+def op1_tile(turn, BLOCK_N: tl.constexpr, GROUP_H: tl.constexpr, TURNS: tl.constexpr):
+    """Return where a tile of a program's rows lies."""
+    slots = 512 // BLOCK_N // TURNS
+    # GROUP_H heads at a time, whose rows stay in the L2
     program = tl.program_id(0)
-    group = program // (tiles * GROUP_H) * GROUP_H
+    group = program // (slots * GROUP_H) * GROUP_H
     height = tl.minimum(4 - group, GROUP_H)
-    pair = group + program % (tiles * GROUP_H) % height
-    tile = program % (tiles * GROUP_H) // height
-    first = tile * BLOCK_N
+    pair = group + program % (slots * GROUP_H) % height
+    slot = program % (slots * GROUP_H) // height
+    # the first rows first, and back again: each program has as much to do under a causal mask
+    slot = slot if turn % 2 == 0 else slots - 1 - slot
+    first = (turn * slots + slot) * BLOCK_N
     batch = pair // 2
     head = pair % 2
     return batch, head, first
@@ -141,6 +143,109 @@ def op1_change(of_weight, weight, step, stage, common_ring):
 
 
 @gluon.jit
+def op1_load_tile(
+    full_q_counts_ptr,
+    full_q_blocks_ptr,
+    q_counts_ptr,
+    q_blocks_ptr,
+    query_ptr,
+    key_ptr,
+    log2_of_sums_ptr,
+    gradient_ptr,
+    value_ptr,
+    common_ptr,
+    turn,
+    done,
+    keys,
+    values,
+    queries,
+    gradients,
+    log2_of_sums_ring,
+    common_ring,
+    own_there,
+    own_free,
+    queries_there,
+    gradients_there,
+    queries_free,
+    gradients_free,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    GROUP_H: tl.constexpr,
+    TURNS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
+    """Load a tile of a program's own rows, then those of each step once there is room for them."""
+    COPIED: tl.constexpr = tl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
+    NUMBERS: tl.constexpr = tl.BlockedLayout([1], [32], [4], [0])
+    depth = tl.arange(0, 128, tl.SliceLayout(0, COPIED))[None, :]
+    width = depth
+    batch, head, first = op1_tile(turn, BLOCK_N, GROUP_H, TURNS)
+    mbarrier.wait(own_free.index(0), turn % 2 ^ 1)
+    for part in tl.static_range(2):
+        kv_idx = (first + part * 64 + tl.arange(0, 64, tl.SliceLayout(1, COPIED)))[:, None]
+        op1_copy(
+            keys.index(part),
+            key_ptr + batch * 131072 + head * 65536 + kv_idx * 128 + depth,
+            ALIGNED,
+        )
+        op1_copy(
+            values.index(part),
+            value_ptr + batch * 131072 + head * 65536 + kv_idx * 128 + width,
+            ALIGNED,
+        )
+    asked = 0
+    for member in range(2):
+        whole, steps = op1_extent(full_q_counts_ptr, q_counts_ptr, first, BLOCK_M)
+        for step in range(steps):
+            stage, phase = done % NUM_STAGES, done // NUM_STAGES % 2 ^ 1
+            # what was asked for a step ago is there while this step's comes in
+            last = (done + NUM_STAGES - 1) % NUM_STAGES
+            start = op1_start(full_q_blocks_ptr, q_blocks_ptr, step, first, whole, BLOCK_M)
+            q_row = (start + tl.arange(0, BLOCK_M, tl.SliceLayout(1, COPIED)))[:, None]
+            mbarrier.wait(queries_free.index(stage), phase)
+            op1_copy(
+                queries.index(stage),
+                query_ptr + batch * 262144 + head * 131072 + member * 65536 + q_row * 128 + depth,
+                ALIGNED,
+            )
+            async_copy.wait_group(2)
+            if asked > 0:
+                op1_announce(queries_there.index(last))
+            mbarrier.wait(gradients_free.index(stage), phase)
+            line = start + tl.arange(0, BLOCK_M, NUMBERS)
+            async_copy.async_copy_global_to_shared(
+                log2_of_sums_ring.index(stage),
+                log2_of_sums_ptr + batch * 2048 + head * 1024 + member * 512 + line,
+            )
+            async_copy.async_copy_global_to_shared(
+                common_ring.index(stage),
+                common_ptr + batch * 2048 + head * 1024 + member * 512 + line,
+            )
+            op1_copy(
+                gradients.index(stage),
+                gradient_ptr + batch * 262144 + head * 131072 + member * 65536 + q_row * 128 + width,
+                ALIGNED,
+            )
+            async_copy.wait_group(2)
+            if asked > 0:
+                op1_announce(gradients_there.index(last))
+            else:
+                op1_announce(own_there.index(0))
+            asked += 1
+            done += 1
+    async_copy.wait_group(1)
+    if asked > 0:
+        op1_announce(queries_there.index((done + NUM_STAGES - 1) % NUM_STAGES))
+    async_copy.wait_group(0)
+    if asked > 0:
+        op1_announce(gradients_there.index((done + NUM_STAGES - 1) % NUM_STAGES))
+    else:
+        op1_announce(own_there.index(0))
+    return done
+
+
+@gluon.jit
 def op1_load(
     full_q_counts_ptr,
     full_q_blocks_ptr,
@@ -159,6 +264,7 @@ def op1_load(
     log2_of_sums_ring,
     common_ring,
     own_there,
+    own_free,
     queries_there,
     gradients_there,
     queries_free,
@@ -166,74 +272,45 @@ def op1_load(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     GROUP_H: tl.constexpr,
+    TURNS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    """Load a program's own rows, then those of each step as soon as there is room for them."""
-    COPIED: tl.constexpr = tl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
-    NUMBERS: tl.constexpr = tl.BlockedLayout([1], [32], [4], [0])
-    depth = tl.arange(0, 128, tl.SliceLayout(0, COPIED))[None, :]
-    width = depth
-    batch, head, first = op1_tile(BLOCK_N, GROUP_H)
-    for part in tl.static_range(2):
-        kv_idx = (first + part * 64 + tl.arange(0, 64, tl.SliceLayout(1, COPIED)))[:, None]
-        op1_copy(
-            keys.index(part),
-            key_ptr + batch * 131072 + head * 65536 + kv_idx * 128 + depth,
-            ALIGNED,
-        )
-        op1_copy(
-            values.index(part),
-            value_ptr + batch * 131072 + head * 65536 + kv_idx * 128 + width,
-            ALIGNED,
-        )
+    """Load all that a program's tiles need, as soon as there is room for it."""
     done = 0
-    for member in range(2):
-        whole, steps = op1_extent(full_q_counts_ptr, q_counts_ptr, first, BLOCK_M)
-        for step in range(steps):
-            stage, phase = done % NUM_STAGES, done // NUM_STAGES % 2 ^ 1
-            # what was asked for a step ago is there while this step's comes in
-            last = (done + NUM_STAGES - 1) % NUM_STAGES
-            start = op1_start(full_q_blocks_ptr, q_blocks_ptr, step, first, whole, BLOCK_M)
-            q_row = (start + tl.arange(0, BLOCK_M, tl.SliceLayout(1, COPIED)))[:, None]
-            mbarrier.wait(queries_free.index(stage), phase)
-            op1_copy(
-                queries.index(stage),
-                query_ptr + batch * 262144 + head * 131072 + member * 65536 + q_row * 128 + depth,
-                ALIGNED,
-            )
-            async_copy.wait_group(2)
-            if done > 0:
-                op1_announce(queries_there.index(last))
-            mbarrier.wait(gradients_free.index(stage), phase)
-            line = start + tl.arange(0, BLOCK_M, NUMBERS)
-            async_copy.async_copy_global_to_shared(
-                log2_of_sums_ring.index(stage),
-                log2_of_sums_ptr + batch * 2048 + head * 1024 + member * 512 + line,
-            )
-            async_copy.async_copy_global_to_shared(
-                common_ring.index(stage),
-                common_ptr + batch * 2048 + head * 1024 + member * 512 + line,
-            )
-            op1_copy(
-                gradients.index(stage),
-                gradient_ptr + batch * 262144 + head * 131072 + member * 65536 + q_row * 128 + width,
-                ALIGNED,
-            )
-            async_copy.wait_group(2)
-            if done > 0:
-                op1_announce(gradients_there.index(last))
-            else:
-                op1_announce(own_there.index(0))
-            done += 1
-    async_copy.wait_group(1)
-    if done > 0:
-        op1_announce(queries_there.index((done - 1) % NUM_STAGES))
-    async_copy.wait_group(0)
-    if done > 0:
-        op1_announce(gradients_there.index((done - 1) % NUM_STAGES))
-    else:
-        op1_announce(own_there.index(0))
+    for turn in range(TURNS):
+        done = op1_load_tile(
+            full_q_counts_ptr,
+            full_q_blocks_ptr,
+            q_counts_ptr,
+            q_blocks_ptr,
+            query_ptr,
+            key_ptr,
+            log2_of_sums_ptr,
+            gradient_ptr,
+            value_ptr,
+            common_ptr,
+            turn,
+            done,
+            keys,
+            values,
+            queries,
+            gradients,
+            log2_of_sums_ring,
+            common_ring,
+            own_there,
+            own_free,
+            queries_there,
+            gradients_there,
+            queries_free,
+            gradients_free,
+            BLOCK_M,
+            BLOCK_N,
+            GROUP_H,
+            TURNS,
+            NUM_STAGES,
+            ALIGNED,
+        )
 
 
 @gluon.jit
@@ -251,6 +328,7 @@ def op1_differentiate(
     log2_of_sums_ring,
     common_ring,
     own_there,
+    own_free,
     queries_there,
     gradients_there,
     queries_free,
@@ -259,6 +337,7 @@ def op1_differentiate(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     GROUP_H: tl.constexpr,
+    TURNS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
     """Multiply and sum one half of a program's rows."""
@@ -268,57 +347,59 @@ def op1_differentiate(
     # whole lines of memory, 16 bytes a thread
     LINES: tl.constexpr = tl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
     none = tl.zeros([64, BLOCK_M], tl.float32, SCORES)
-    batch, head, first = op1_tile(BLOCK_N, GROUP_H)
-    line = (first + half * 64 + tl.arange(0, 64, tl.SliceLayout(1, LINES)))[:, None]
     depth = tl.arange(0, 128, tl.SliceLayout(0, LINES))[None, :]
     width = depth
-    kv_idx = (first + half * 64 + tl.arange(0, 64, tl.SliceLayout(1, SCORES)))[:, None]
-    of_key = tl.zeros([64, 128], tl.float32, RESULT)
-    of_value = tl.zeros([64, 128], tl.float32, RESULT)
-    mbarrier.wait(own_there.index(0), 0)
     left, right = keys.index(half), values.index(half)
     done = 0
-    for member in range(2):
-        whole, steps = op1_extent(full_q_counts_ptr, q_counts_ptr, first, BLOCK_M)
-        for step in range(steps):
-            stage, phase = done % NUM_STAGES, done // NUM_STAGES % 2
-            done += 1
-            mbarrier.wait(queries_there.index(stage), phase)
-            score = warpgroup_mma(
-                left, queries.index(stage).permute([1, 0]), none, use_acc=False, is_async=True
-            )
-            mbarrier.wait(gradients_there.index(stage), phase)
-            of_weight = warpgroup_mma(
-                right, gradients.index(stage).permute([1, 0]), none, use_acc=False, is_async=True
-            )
-            score = warpgroup_mma_wait(1, deps=[score])
-            weight = op1_weigh(
-                full_q_blocks_ptr,
-                q_blocks_ptr,
-                score,
-                step,
-                stage,
-                first,
-                whole,
-                kv_idx,
-                log2_of_sums_ring,
-                BLOCK_M,
-            )
-            # weights are multiplied while their gradients are computed
-            heavy = tl.convert_layout(weight.to(tl.bfloat16), WEIGHTS)
-            summed = warpgroup_mma(heavy, gradients.index(stage), of_value, is_async=True)
-            of_weight = warpgroup_mma_wait(1, deps=[of_weight])
-            change = op1_change(of_weight, weight, step, stage, common_ring)
-            change = tl.convert_layout(change.to(tl.bfloat16), WEIGHTS)
-            total = warpgroup_mma(change, queries.index(stage), of_key, is_async=True)
-            of_value = warpgroup_mma_wait(1, deps=[summed])
-            mbarrier.arrive(gradients_free.index(stage), count=1)
-            of_key = warpgroup_mma_wait(0, deps=[total])
-            mbarrier.arrive(queries_free.index(stage), count=1)
-    of_key = tl.convert_layout((of_key * 0.08838834764831843).to(tl.bfloat16), LINES)
-    tl.store(of_key_ptr + batch * 131072 + head * 65536 + line * 128 + depth, of_key)
-    of_value = tl.convert_layout(of_value.to(tl.bfloat16), LINES)
-    tl.store(of_value_ptr + batch * 131072 + head * 65536 + line * 128 + width, of_value)
+    for turn in range(TURNS):
+        batch, head, first = op1_tile(turn, BLOCK_N, GROUP_H, TURNS)
+        line = (first + half * 64 + tl.arange(0, 64, tl.SliceLayout(1, LINES)))[:, None]
+        kv_idx = (first + half * 64 + tl.arange(0, 64, tl.SliceLayout(1, SCORES)))[:, None]
+        of_key = tl.zeros([64, 128], tl.float32, RESULT)
+        of_value = tl.zeros([64, 128], tl.float32, RESULT)
+        mbarrier.wait(own_there.index(0), turn % 2)
+        for member in range(2):
+            whole, steps = op1_extent(full_q_counts_ptr, q_counts_ptr, first, BLOCK_M)
+            for step in range(steps):
+                stage, phase = done % NUM_STAGES, done // NUM_STAGES % 2
+                done += 1
+                mbarrier.wait(queries_there.index(stage), phase)
+                score = warpgroup_mma(
+                    left, queries.index(stage).permute([1, 0]), none, use_acc=False, is_async=True
+                )
+                mbarrier.wait(gradients_there.index(stage), phase)
+                of_weight = warpgroup_mma(
+                    right, gradients.index(stage).permute([1, 0]), none, use_acc=False, is_async=True
+                )
+                score = warpgroup_mma_wait(1, deps=[score])
+                weight = op1_weigh(
+                    full_q_blocks_ptr,
+                    q_blocks_ptr,
+                    score,
+                    step,
+                    stage,
+                    first,
+                    whole,
+                    kv_idx,
+                    log2_of_sums_ring,
+                    BLOCK_M,
+                )
+                # weights are multiplied while their gradients are computed
+                heavy = tl.convert_layout(weight.to(tl.bfloat16), WEIGHTS)
+                summed = warpgroup_mma(heavy, gradients.index(stage), of_value, is_async=True)
+                of_weight = warpgroup_mma_wait(1, deps=[of_weight])
+                change = op1_change(of_weight, weight, step, stage, common_ring)
+                change = tl.convert_layout(change.to(tl.bfloat16), WEIGHTS)
+                total = warpgroup_mma(change, queries.index(stage), of_key, is_async=True)
+                of_value = warpgroup_mma_wait(1, deps=[summed])
+                mbarrier.arrive(gradients_free.index(stage), count=1)
+                of_key = warpgroup_mma_wait(0, deps=[total])
+                mbarrier.arrive(queries_free.index(stage), count=1)
+        mbarrier.arrive(own_free.index(0), count=1)
+        of_key = tl.convert_layout((of_key * 0.08838834764831843).to(tl.bfloat16), LINES)
+        tl.store(of_key_ptr + batch * 131072 + head * 65536 + line * 128 + depth, of_key)
+        of_value = tl.convert_layout(of_value.to(tl.bfloat16), LINES)
+        tl.store(of_value_ptr + batch * 131072 + head * 65536 + line * 128 + width, of_value)
 
 
 @gluon.jit
@@ -338,6 +419,7 @@ def op1(
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
     GROUP_H: tl.constexpr,
+    TURNS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
@@ -355,12 +437,14 @@ def op1(
     log2_of_sums_ring = tl.allocate_shared_memory(tl.float32, [NUM_STAGES, BLOCK_M], NUMBERS)
     common_ring = tl.allocate_shared_memory(tl.float32, [NUM_STAGES, BLOCK_M], NUMBERS)
     own_there = tl.allocate_shared_memory(tl.int64, [1, 1], BARRIER)
+    own_free = tl.allocate_shared_memory(tl.int64, [1, 1], BARRIER)
     queries_there = tl.allocate_shared_memory(tl.int64, [NUM_STAGES, 1], BARRIER)
     gradients_there = tl.allocate_shared_memory(tl.int64, [NUM_STAGES, 1], BARRIER)
     queries_free = tl.allocate_shared_memory(tl.int64, [NUM_STAGES, 1], BARRIER)
     gradients_free = tl.allocate_shared_memory(tl.int64, [NUM_STAGES, 1], BARRIER)
     # one says that a tile is there, both halves that they are done with it
     mbarrier.init(own_there.index(0), count=1)
+    mbarrier.init(own_free.index(0), count=2)
     for stage in tl.static_range(NUM_STAGES):
         mbarrier.init(queries_there.index(stage), count=1)
         mbarrier.init(gradients_there.index(stage), count=1)
@@ -386,6 +470,7 @@ def op1(
                     log2_of_sums_ring,
                     common_ring,
                     own_there,
+                    own_free,
                     queries_there,
                     gradients_there,
                     queries_free,
@@ -394,6 +479,7 @@ def op1(
                     BLOCK_M,
                     BLOCK_N,
                     GROUP_H,
+                    TURNS,
                     NUM_STAGES,
                 ),
             ),
@@ -413,6 +499,7 @@ def op1(
                     log2_of_sums_ring,
                     common_ring,
                     own_there,
+                    own_free,
                     queries_there,
                     gradients_there,
                     queries_free,
@@ -421,6 +508,7 @@ def op1(
                     BLOCK_M,
                     BLOCK_N,
                     GROUP_H,
+                    TURNS,
                     NUM_STAGES,
                 ),
             ),
@@ -444,6 +532,7 @@ def op1(
                     log2_of_sums_ring,
                     common_ring,
                     own_there,
+                    own_free,
                     queries_there,
                     gradients_there,
                     queries_free,
@@ -451,6 +540,7 @@ def op1(
                     BLOCK_M,
                     BLOCK_N,
                     GROUP_H,
+                    TURNS,
                     NUM_STAGES,
                     ALIGNED,
                 ),
@@ -480,7 +570,7 @@ def launch(
     aligned = aligned and key.data_ptr() % 16 == 0
     aligned = aligned and gradient.data_ptr() % 16 == 0
     aligned = aligned and value.data_ptr() % 16 == 0
-    op1[(512 // BLOCK_N * 4,)](
+    op1[(512 // BLOCK_N // TURNS * 4,)](
         full_q_counts,
         full_q_blocks,
         q_counts,
@@ -496,6 +586,7 @@ def launch(
         BLOCK_N=BLOCK_N,
         BLOCK_M=BLOCK_M,
         GROUP_H=GROUP_H,
+        TURNS=TURNS,
         NUM_STAGES=NUM_STAGES,
         ALIGNED=aligned,
     )

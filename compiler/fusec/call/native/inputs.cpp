@@ -28,7 +28,7 @@ struct Number {
 struct Wanted {
   bool checked = false;  // a tensor that is used
   uint8_t code = kAnyCode, bits = 0;
-  int32_t device_type = 0, device = 0;
+  int32_t device_type = 0, device = 0;  // a type of -1: any device
   std::vector<Number> shape, strides;
 };
 
@@ -90,7 +90,10 @@ bool fits(const Wanted& wanted, const DLTensor& view, const int64_t* sizes) {
       (view.dtype.code != wanted.code || view.dtype.bits != wanted.bits)) {
     return false;
   }
-  if (view.device.type != wanted.device_type || view.device.id != wanted.device) return false;
+  if (wanted.device_type >= 0 &&
+      (view.device.type != wanted.device_type || view.device.id != wanted.device)) {
+    return false;
+  }
   bool empty = false, laid = true;
   for (int32_t i = 0; i < view.ndim; i++) {
     int64_t size, stride;

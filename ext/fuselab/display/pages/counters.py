@@ -21,7 +21,8 @@ HEAD = ("kernel", "counted", "an execution")
 LINES = ("line", "time", "more", "its text")
 MOST_KERNELS = 4  # whose lines are looked at: each is built once more for it
 MOST_LINES = 8  # in the table above a kernel
-NO_GPU = "no GPU is here, and an interpreter's time says nothing of one"
+WRITTEN = "bytes written to memory"  # what Nsight Compute's count is called
+NO_GPU = "no GPU is here, and what this machine does says nothing of one"
 
 
 def count_cell(cell: Any) -> list[Counted]:
@@ -87,7 +88,7 @@ def described(each: Counted) -> list[tuple[str, str]]:
     events.pop("scalar", None), events.pop("vector", None)
     found = []
     for label, value in events.items():
-        shown = words.size(int(value)) if label.startswith("bytes") else words.digits(value)
+        shown = words.size(int(value)) if label.startswith("bytes") else words.many(value)
         cycles = events.get("cycles", 0)
         if label == "instructions" and cycles:
             shown += f", {words.digits(value / cycles)} a cycle"
@@ -107,6 +108,8 @@ def notes(found: Sequence[Counted]) -> list[str]:
     lines = [f"counted in {calls} of each kernel alone, on its inputs of the latest call"]
     if any(each.calls > 1 for each in found):
         lines[0] += ", on one thread"
+    if any(WRITTEN in each.events for each in found):
+        lines.append("what a kernel writes may stay in the L2 for a while: memory gets it later")
     return lines + list(dict.fromkeys(each.missing for each in found if each.missing))
 
 

@@ -9,6 +9,7 @@ from fusec.devices import where_computed
 from fusec.timing.limits import MeasuredLimits, machine
 from fuselab.display import words
 from fuselab.display.bounds import limit_words
+from fuselab.display.pages.counters import NO_GPU
 from fuselab.display.pages.page import Page, indented, static_table
 from fuselab.display.plots.machine import RooflinePoint
 
@@ -41,11 +42,18 @@ def roofline_rows(points: list[RooflinePoint], found: MeasuredLimits) -> list[tu
                 point.name,
                 f"{words.digits(rate / 1e9)} GB/s",
                 f"{_share(rate, found.memory)} memory, {_share(rate, found.cache)} cache",
-                f"{words.digits(work / 1e9)} Gop/s",
+                _operations(work),
                 _share(work, found.operations).removesuffix(" of"),
             )
         )
     return rows
+
+
+def _operations(rate: float) -> str:
+    """Write operations a second: ``194 Gop/s``, ``51.7 Top/s``."""
+    if rate >= 1e12:
+        return f"{words.digits(rate / 1e12)} Top/s"
+    return f"{words.digits(rate / 1e9)} Gop/s"
 
 
 def _share(value: float, best: float) -> str:
@@ -60,6 +68,9 @@ def above_note(rows: Sequence[Sequence[str]]) -> str:
 
 def limits_page(cell: Any) -> Page:
     """Measure the machine and return the static page about the limits of a cell."""
+    if getattr(cell, "simulated", False):
+        said = f"{cell.name}: its limit is not known: {NO_GPU}"
+        return Page(said, f"<b>{said}</b>")
     arguments = [a.device for k in cell.kernels.values() for a in k.signature.arguments]
     found = machine(where_computed(arguments))
     cell.measure_limit()
@@ -69,8 +80,9 @@ def limits_page(cell: Any) -> Page:
         takes = f"takes {words.duration(cell.fused.median)}; " if cell.fused is not None else ""
         title = f"{cell.name}: {takes}{limit_words(cell.traffic, cell.fused, cell.eager)}"
     machine_line = (
-        f"memory {found.memory / 1e9:.3g} GB/s, cache {found.cache / 1e9:.3g} GB/s, "
-        f"products {found.operations / 1e9:.3g} Gop/s: {found.method}"
+        f"memory {words.digits(found.memory / 1e9)} GB/s, "
+        f"cache {words.digits(found.cache / 1e9)} GB/s, "
+        f"products {_operations(found.operations)}: {found.method}"
     )
     notes = [note for note in (machine_line, above_note(rows)) if note]
     text = "\n".join([title, *indented([HEAD, *rows]), *(f"  {note}" for note in notes)])

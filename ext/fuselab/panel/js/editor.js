@@ -327,14 +327,16 @@ function render({ model, el }) {
     if (line > 0) target?.classList.add("fuselab-fault");
     return line > 0 ? target : undefined;
   };
-  const onMark = () => {
-    const target = paintMark();
-    if (!target) return;
-    unfold(...hides(model.get("mark")));
-    // Scrolls the editor alone; scrollIntoView would move the whole notebook.
+  // Shows a line. Scrolls the editor alone; scrollIntoView would move the whole notebook.
+  const reveal = (line, target) => {
+    unfold(...hides(line));
     const box = container.getBoundingClientRect();
     const { top, bottom } = target.getBoundingClientRect();
     if (top < box.top || bottom > box.bottom) container.scrollTop += top - box.top - box.height / 2;
+  };
+  const onMark = () => {
+    const target = paintMark();
+    if (target) reveal(model.get("mark"), target);
   };
   // --- the cell's lines beside it -----------------------------------------------------------
   const linked = (line) => editor.container.querySelectorAll(`[data-links~="${line}"]`);
@@ -372,6 +374,16 @@ function render({ model, el }) {
       if (cost) style.setProperty("--fuselab-cost", `${Math.round(100 * cost.share ** 0.7)}%`);
       else style.removeProperty("--fuselab-cost");
     }
+    return known;
+  };
+  // Whoever asks where the time goes sees the line that takes most, also where it was folded.
+  let counted = model.get("costs");
+  const onCosts = () => {
+    const before = counted;
+    counted = model.get("costs");
+    const most = [...paintCosts()].sort(([, one], [, other]) => other.share - one.share)[0];
+    const target = most && editor.lines[most[0]];
+    if (target && !before) reveal(most[0], target);
   };
   const light = (lines) => {
     for (const old of row.querySelectorAll(".fuselab-lit")) old.classList.remove("fuselab-lit");
@@ -455,7 +467,7 @@ function render({ model, el }) {
     ["change:status", onStatus],
     ["change:cell", showCell],
     ["change:links", showCell],
-    ["change:costs", paintCosts],
+    ["change:costs", onCosts],
   ];
   for (const [name, listener] of listeners) model.on(name, listener);
   onLabel();

@@ -31,13 +31,13 @@ from fusec.targets.triton.text.writer import Writer
 # What the template itself calls its values, beside those of ``attention_gradients``.
 _NAMES = frozenset(
     "stage last phase heavy summed total change left right none half whole steps step rest line "
-    "part place own_there async_copy mbarrier "
+    "part place turn slot slots asked own_there own_free async_copy mbarrier "
     "fence_async_shared warpgroup_mma warpgroup_mma_wait gluon aligned weight slope slope_2 "
     "slope_3 slope_4".split()
 )
 _ASSIGNED = re.compile(r"(\w+) = ")
 _GIVEN = ("weight", "slope", "slope_2", "slope_3", "slope_4")
-_CONSTANTS = ("BLOCK_M", "BLOCK_N", "GROUP_H", "NUM_STAGES", "ALIGNED")
+_CONSTANTS = ("BLOCK_M", "BLOCK_N", "GROUP_H", "TURNS", "NUM_STAGES", "ALIGNED")
 _TILES = {"query": "queries", "key": "keys", "value": "values", "gradient": "gradients"}
 _NAMED = {False: ("query", "gradient", "key", "value"), True: ("key", "value", "query", "gradient")}
 
@@ -88,6 +88,9 @@ class _Writer(GradientsWriter, TemplateParts):
         self.statements(kernel)
         shared = self.shared()
         self.add_steps()
+        if self.in_turn:
+            tile = self.add_part("load_tile", ["turn", "done", *shared, *_CONSTANTS])
+            self.context["load_call"] = f"{file.name}_load_tile({', '.join(tile)})"
         load = self.add_part("load", [*shared, *_CONSTANTS])
         differentiate = self.add_part("differentiate", ["half", *shared, *_CONSTANTS])
         self.context |= {
@@ -97,7 +100,8 @@ class _Writer(GradientsWriter, TemplateParts):
         }
         self.fill_part(kernel, "kernel")
         size, pairs = file.host(found.own.size or Expr.of(1)), file.host(found.pairs)
-        grid = f"{size} // {self.own.block}" + ("" if pairs == "1" else f" * {pairs}")
+        grid = f"{size} // {self.own.block}{' // TURNS' if self.in_turn else ''}"
+        grid += "" if pairs == "1" else f" * {pairs}"
         tiles = [file.parameters[load.buffer] for load in found.operands]
         first, *others = (f"{name}.data_ptr() % 16 == 0" for name in dict.fromkeys(tiles))
         file.setup.append(f"aligned = {first}")
@@ -117,7 +121,9 @@ class _Writer(GradientsWriter, TemplateParts):
         assert isinstance(own, dict)
         assert isinstance(over, dict)
         rings = [vector.ring for vector in self.vectors]
-        return [*own["tiles"], *over["tiles"], *rings, "own_there", *over["there"], *over["free"]]
+        own_barriers = ("own_there", "own_free") if self.in_turn else ("own_there",)
+        barriers = *own_barriers, *over["there"], *over["free"]
+        return [*own["tiles"], *over["tiles"], *rings, *barriers]
 
     def named_vectors(self, kernel: KernelWriter) -> list[_Vector]:
         """Return what a step has one number a row of, with names."""
@@ -135,6 +141,7 @@ class _Writer(GradientsWriter, TemplateParts):
         return {
             "name": self.file.name,
             "by_keys": found.by_keys,
+            "in_turn": self.in_turn,
             "own": {
                 "size": outer.index(own.axis.size or Expr.of(1)),
                 "block": own.block,
@@ -163,6 +170,11 @@ class _Writer(GradientsWriter, TemplateParts):
             "tile": ", ".join([*self.place, "first"]),
             "totals": self.total_names(),
         }
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether a program has several tiles, one after the other."""
+        return any(knob.name == "TURNS" for knob in self.file.knobs)
 
     def total_names(self) -> list[str]:
         """Return the names of gradients: first what the gradients of scores are multiplied for."""
@@ -303,7 +315,7 @@ class _Writer(GradientsWriter, TemplateParts):
         self.context["start_step"] = f"{name}_start({', '.join(start)})"
         self.add_part("copy", ["tile", "place", "ALIGNED"], "attention_warpgroups")
         self.add_part("announce", ["barrier"], "attention_warpgroups")
-        tile = self.add_part("tile", list(_CONSTANTS))
+        tile = self.add_part("tile", [*(["turn"] if self.in_turn else []), *_CONSTANTS])
         self.context["tile_call"] = f"{name}_tile({', '.join(tile)})"
         extent = self.add_part("extent", ["first", *place, *member, *_CONSTANTS])
         self.context["extent_call"] = f"{name}_extent({', '.join(extent)})"

@@ -52,12 +52,13 @@ def choose_warpgroups(
     if gpu.name != "sm_90" or not gpu.there or not _has_gluon() or not _fits(found, buffers):
         return None
     listed = found.partial is not None
-    turns = settings.get("TURNS", _turns(found))
+    rows = found.sizes[0]
+    turns = settings.get("TURNS", _turns(rows, found.pairs, listed))
     values = {
         "BLOCK_N": (128, STEP, "keys of a step"),
         # with several tiles in turn, fewer heads leave the last ones less to wait for
         "GROUP_H": (4 if listed else 8, (1, 2, 4, 8, 16, 32), "heads whose rows come together"),
-        "TURNS": (turns, _possible_turns(found), "tiles that a program has in turn"),
+        "TURNS": (turns, _possible_turns(rows), "tiles that a program has in turn"),
         "SEATS": (min(turns, 2), (1, 2), "tiles of queries in shared memory"),
         "NUM_STAGES": (2, (2, 3), "steps that are loaded ahead"),
     }
@@ -88,10 +89,16 @@ def choose_warpgroup_gradients(
     words = {"BLOCK_M": "queries of a ", "BLOCK_N": "keys of a "}
     # A step of queries is given back before the next one begins, one of keys with it.
     stages, possible = (3, (2, 3, 4)) if found.by_keys else (4, (3, 4))
-    values = {
-        "GROUP_H": (4, (1, 2, 4, 8, 16, 32), "heads whose rows come together"),
-        "NUM_STAGES": (stages, possible, "steps that are loaded ahead"),
+    values: dict[str, tuple[int, tuple[int, ...], str]] = {
+        "GROUP_H": (4, (1, 2, 4, 8, 16, 32), "heads whose rows come together")
     }
+    if found.by_keys and found.partial is not None:
+        # Of a window, documents, a prefix 3 to 7 % of the time; eight are slower again, and tiles
+        # of queries, whose steps are more, gain nothing.
+        rows = size_of(found.own)
+        turns = min(_turns(rows, found.pairs, listed=True), 4)
+        values["TURNS"] = (turns, _possible_turns(rows), "tiles that a program has in turn")
+    values["NUM_STAGES"] = (stages, possible, "steps that are loaded ahead")
     if not set(settings) <= set(values):
         return None  # measured for the other kernel
     knobs = [
@@ -112,27 +119,27 @@ def _has_gluon() -> bool:
         return False
 
 
-def _possible_turns(found: Attention) -> tuple[int, ...]:
-    """Return in how many parts of one length each the queries of a head can be taken."""
-    tiles = (found.sizes[0].constant or 0) // ROWS
+def _possible_turns(rows: Expr) -> tuple[int, ...]:
+    """Return in how many parts of one length each the rows of a head can be taken."""
+    tiles = (rows.constant or 0) // ROWS
     return tuple(turns for turns in (1, 2, 4, 8) if tiles % turns == 0)
 
 
-def _turns(found: Attention) -> int:
+def _turns(rows: Expr, pairs: Expr, listed: bool) -> int:
     """Return how many tiles a program has.
 
-    Where lists of blocks leave out most, the queries of the next tile, its first keys and values
-    come in while this one's end is computed: 11 % of the time of a sliding window.  Without lists
-    it is all the same.  And never so many that multiprocessors have nothing to do at the end.
+    Where lists of blocks leave out most, the rows of the next tile and its first steps come in
+    while this one's end is computed: 11 % of the time of a sliding window.  Without lists it is
+    all the same.  And never so many that multiprocessors have nothing to do at the end.
     """
-    if found.partial is None:
+    if not listed:
         return 1
-    total = (found.sizes[0].constant or 0) // ROWS * known(found.pairs)
+    total = (rows.constant or 0) // ROWS * known(pairs)
 
     def longest(turns: int) -> int:
         return -(-total // turns // sms()) * turns
 
-    return min(_possible_turns(found), key=lambda turns: (longest(turns), -turns))
+    return min(_possible_turns(rows), key=lambda turns: (longest(turns), -turns))
 
 
 def _fits(found: Attention, buffers: Mapping[str, Buffer]) -> bool:

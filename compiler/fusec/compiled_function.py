@@ -91,6 +91,9 @@ class CompiledFunction:
         if callable(getattr(optimize, "callback", None)):  # not where TorchDynamo is switched off
             self._watch = optimize.callback = FrozenWatch(optimize.callback)
         self._optimized = optimize(function)
+        self._hooked = (
+            False  # whether a module got hooks after it was captured, which run around it
+        )
         self._taken: TakenUp | None = None  # what other processes have compiled; looked for once
         # What a call goes to: the ordinary path until there is a shorter one.
         self._route: Callable[..., Any] = self._run_noted if is_recording() else self._run
@@ -104,7 +107,7 @@ class CompiledFunction:
         """Run; the first call with new kinds of inputs compiles."""
         # Where there is a native part, this is what TorchDynamo sees, and calls go to the route.
         if is_dynamo_compiling():  # another compiled function calls this one: it takes it in
-            return self.function(*args, **kwargs)
+            return (self._optimized if self._hooked else self.function)(*args, **kwargs)
         return self._route(*args, **kwargs)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
@@ -174,7 +177,7 @@ class CompiledFunction:
         """Have calls go the shortest way that there is; past whoever records them, if anybody."""
         if is_recording():
             self._route = self._run_noted
-        elif self._shortcut.dispatcher is not None:
+        elif self._shortcut.dispatcher is not None and not self._hooked:
             self._route = self._shortcut.dispatcher
             call_by_route(CompiledFunction)
         else:
@@ -182,7 +185,8 @@ class CompiledFunction:
 
     def _run_noted(self, *args: Any, **kwargs: Any) -> Any:
         note_call(self, args, kwargs)
-        return (self._shortcut.dispatcher or self._run)(*args, **kwargs)
+        short = None if self._hooked else self._shortcut.dispatcher
+        return (short or self._run)(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction:
         """Return another one, of a copy of the original, with nothing compiled yet."""
@@ -211,6 +215,12 @@ class CompiledFunction:
         """Offer what the original offers: a module's ``parameters()``, a function's docstring."""
         if name.startswith("_") or name == "function":
             raise AttributeError(name)
+        if name in _HOOKS and self._backend.graphs and isinstance(self._optimized, nn.Module):
+            # What is captured has the hooks of its time, and no guard of TorchDynamo's asks for
+            # new ones: these run around it, which is what torch.compile's module does.
+            self._hooked = True
+            self._choose_route()
+            return getattr(self._optimized, name)
         return getattr(self.function, name)
 
     def _export_guards(self, guards: Any) -> None:
@@ -347,6 +357,12 @@ class CompiledFunction:
     def __repr__(self) -> str:
         name = self._name()
         return f"<fusec.CompiledFunction {name}: {counted(len(self.graphs), 'graph')}>"
+
+
+# What puts a hook on a module's calls.
+_HOOKS = frozenset(
+    "register_forward_hook register_forward_pre_hook register_full_backward_pre_hook".split()
+)
 
 
 def _module(function: Callable[..., Any]) -> nn.Module:

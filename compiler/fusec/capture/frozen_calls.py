@@ -34,6 +34,7 @@ _ELSEWHERE = re.compile(
     r"actual DispatchKeySet\((?!\2\b)(?:CPU|CUDA|Meta)\b)"
 )
 _PLACE = re.compile(r"check_tensor\((.+?), .*?DispatchKeySet\((\w+).*?, device=(\w+),")
+_TENSOR_NAME = re.compile(r"tensor '(.+?)' \w")
 _MOST_ARGUMENTS = 6
 _PATIENCE = 1.0  # seconds; TorchDynamo takes microseconds
 
@@ -183,7 +184,17 @@ def _failed(manager: Any, parts: Sequence[str], values: Any) -> tuple[str, str]:
         return _elsewhere(manager, elsewhere[1], values)
     value = _value(manager, text, values)
     said = describe_failure(text)
+    tensor = _TENSOR_NAME.match(text)
+    there = _asked(manager, tensor[1], values) if tensor is not None else None
+    if isinstance(there, torch.Tensor) and said.text != said.guard:
+        return said.text, tensor_text(there)
     return _TYPE.sub(r"\1 is of the type \2", said.guard), value or said.text
+
+
+def tensor_text(tensor: torch.Tensor) -> str:
+    """Return what a tensor is like: ``float32 4 x 8``."""
+    sizes = " x ".join(map(str, tensor.shape)) or "one number"
+    return f"{str(tensor.dtype).removeprefix('torch.')} {sizes}"
 
 
 def _elsewhere(manager: Any, name: str, values: Any) -> tuple[str, str]:

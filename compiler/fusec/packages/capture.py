@@ -32,9 +32,9 @@ from fusec.packages.runtime.structure import flatten, names_of
 from fusec.packages.stores import noted, noting
 
 PLAIN = (bool, int, float, str, type(None))
+_LOOKS = 4  # at a call that other threads disturb
 # What Python code does when it changes more than its own variables; what it sets attributes to is
 # looked at.
-_LOOKS = 4
 _CHANGES = frozenset(
     "STORE_SUBSCR STORE_SLICE STORE_GLOBAL STORE_NAME STORE_DEREF DELETE_ATTR "
     "DELETE_SUBSCR DELETE_GLOBAL DELETE_DEREF".split()
@@ -100,16 +100,8 @@ def capture(
     Raises:
         CannotPackage: The call is more than one graph and what it returns.
     """
-    signature = parameters_of(compiled)
-    name = compiled._name()
-    try:
-        bound = signature.bind(*call.args, **call.kwargs)
-    except TypeError as error:
-        raise CannotPackage(f"{name}: {error}", "give the arguments of a call") from None
-    bound.apply_defaults()
-    leaves: list[Any] = []
-    form = flatten(dict(bound.arguments), leaves)
-    names = [n.removeprefix("['").replace("']", "", 1) for n in names_of(form, "")]
+    signature, name = parameters_of(compiled), compiled._name()
+    form, leaves, names = _leaves_of(compiled, call)
     _require_plain(names, leaves)
     asked = _asked_of(names, leaves, dynamic)
     watch = _Watch(compiled, signature, form, leaves, asked)
@@ -134,6 +126,45 @@ def capture(
         _result(name, seen),
         seen.result,
     )
+
+
+def _leaves_of(compiled: CompiledFunction, call: Call) -> tuple[Any, list[Any], list[str]]:
+    """Return a call's arguments as a tree of leaves, the leaves, and their names.
+
+    Raises:
+        CannotPackage: The function takes other arguments.
+    """
+    try:
+        bound = parameters_of(compiled).bind(*call.args, **call.kwargs)
+    except TypeError as error:
+        raise CannotPackage(
+            f"{compiled._name()}: {error}", "give the arguments of a call"
+        ) from None
+    bound.apply_defaults()
+    leaves: list[Any] = []
+    form = flatten(dict(bound.arguments), leaves)
+    return form, leaves, [n.removeprefix("['").replace("']", "", 1) for n in names_of(form, "")]
+
+
+def require_tensors(
+    compiled: CompiledFunction, calls: Sequence[Call], dynamic: Mapping[str, Sequence[int]]
+) -> None:
+    """Refuse names whose sizes are to stay dynamic and that are a tensor in none of the calls.
+
+    Raises:
+        CannotPackage: There is one.
+    """
+    tensors: dict[str, None] = {}
+    for call in calls:
+        _, leaves, names = _leaves_of(compiled, call)
+        pairs = zip(names, leaves, strict=True)
+        tensors |= dict.fromkeys(n for n, leaf in pairs if isinstance(leaf, torch.Tensor))
+    for name in dynamic:
+        if name not in tensors:
+            raise CannotPackage(
+                f"dynamic= names {name!r}, which is a tensor in none of the calls",
+                f"there is: {', '.join(tensors) or 'none'}",
+            )
 
 
 def _looked_at(watch: _Watch) -> tuple[_Seen, _Seen]:
@@ -190,13 +221,7 @@ def _asked_of(
                 found[position] = tuple(sorted(marked))
     for name, dims in dynamic.items():
         if name not in names or not isinstance(leaves[names.index(name)], torch.Tensor):
-            tensors = [
-                n for n, leaf in zip(names, leaves, strict=True) if isinstance(leaf, torch.Tensor)
-            ]
-            raise CannotPackage(
-                f"dynamic= names {name!r}, which is not a tensor of the call",
-                f"there is: {', '.join(tensors) or 'none'}",
-            )
+            continue  # in another call it is one: what prefill has no past of, decoding has
         position = names.index(name)
         rank = leaves[position].dim()
         given = (dims,) if isinstance(dims, int) else tuple(dims)
@@ -292,8 +317,10 @@ class _Watch:
         if not codes:
             return None
         code = codes[0]
-        changes = {each.opname for each in dis.get_instructions(code)} & _CHANGES
-        names = set(code.co_names) & _CHANGING
+        done = [*dis.get_instructions(code)]
+        changes = {each.opname for each in done} & _CHANGES
+        # not its co_names: they have what the original does with lists of its own
+        names = {each.argval for each in done if each.opcode in dis.hasname} & _CHANGING
         if changes or names:
             raise CannotPackage(
                 f"{compiled._name()} changes something in Python beside its result "

@@ -42,6 +42,15 @@ def check_gpus(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(set(names), key=lambda name: -int(name[3:])))
 
 
+def _mend(operator: str) -> str:
+    alone = "a package for GPUs holds kernels alone"
+    if "attention" in operator:
+        return f"{alone}: attention has one where the example's tensors are on a GPU"
+    if any(operator.startswith(f"aten.{name}.") for name in ("mm", "addmm", "bmm", "baddbmm")):
+        return f'{alone}: fusec.compile(..., matmul="template")'
+    return f"{alone}: compute that outside of what is packaged"
+
+
 @dataclass
 class GpuCodes:
     """The machine code of a package's kernels.
@@ -79,7 +88,7 @@ class GpuCodes:
         if not isinstance(step, KernelStep):
             raise CannotPackage(
                 f"{step.json['operator']} ({step.json['line']}) is an operator of ATen",
-                'a package for GPUs holds kernels alone: fusec.compile(..., matmul="template")',
+                _mend(step.json["operator"]),
             )
         tensors = [_meta(program.buffers[number]) for number in step.buffers]
         known = {id(tensor): number for tensor, number in zip(tensors, step.buffers, strict=True)}

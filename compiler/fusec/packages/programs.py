@@ -251,11 +251,7 @@ class _Plain:
         found = {entry["name"]: entry for entry in self.program.sizes}
         for symbol in self.source.sizes:
             if symbol.name not in found:
-                raise CannotPackage(
-                    f"{self.captured.name}: the size {symbol.name} comes from no tensor's "
-                    "dimension alone",
-                    "leave that dimension out of dynamic=",
-                )
+                raise self._no_size(symbol.name)
             low, high = size_range(symbol)
             entry = found[symbol.name]
             entry["low"] = max(entry["low"], low)
@@ -267,6 +263,23 @@ class _Plain:
             }
             graph = self.captured.graph.eager
             self.program.conditions = conditions(self.environment, names, graph)
+
+    def _no_size(self, symbol: str) -> CannotPackage:
+        """Return why a size cannot be read from a call's tensors."""
+        name = self.captured.name
+        for leaf, fake in self._fakes("val").items():
+            if isinstance(fake, torch.Tensor) and symbol in map(str, fake.stride()):
+                label, strides = self.captured.names[leaf], self.captured.leaves[leaf].stride()
+                return CannotPackage(
+                    f"{name}: {label} has sizes that stay dynamic, and gaps in its memory "
+                    f"(strides {', '.join(map(str, strides))})",
+                    f"give {label}.contiguous(), in the example and in calls, or leave it out of "
+                    "dynamic=",
+                )
+        return CannotPackage(
+            f"{name}: the size {symbol} comes from no tensor's dimension alone",
+            "leave that dimension out of dynamic=",
+        )
 
     # -- buffers ------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from fusec.packages.capture import (
     parameters_of,
     plain_value,
     rebuilt,
+    require_tensors,
 )
 from fusec.packages.errors import CannotPackage
 from fusec.packages.gpu import DEVICE, GpuCodes, check_gpus, gpu_target
@@ -158,6 +159,7 @@ def package(
     calls = [_call(each) for each in signatures]
     if not calls:
         raise CannotPackage("a package needs at least one call", "give signatures=[(x, y)]")
+    require_tensors(compiled, calls, dynamic or {})
     shared = Weights()
     captured: list[CapturedCall] = []
     programs: list[PlainProgram] = []

@@ -29,11 +29,11 @@ def scaled():
 
 
 MISSES = {
-    "sizes": (lambda: (torch.ones(5, 8),), "expected 4, actual 5"),
-    "dtype": (lambda: (torch.ones(4, 8, dtype=torch.float64),), "Double"),
-    "strides": (lambda: (torch.ones(8, 4).T,), "stride mismatch"),
-    "rank": (lambda: (torch.ones(8),), "rank"),
-    "gradients": (lambda: (torch.ones(4, 8, requires_grad=True),), "requires_grad"),
+    "sizes": (lambda: (torch.ones(5, 8),), "not 4; found: float32 5 x 8"),
+    "dtype": (lambda: (torch.ones(4, 8).double(),), "not float32; found: float64 4 x 8"),
+    "strides": (lambda: (torch.ones(8, 4).T,), "lies differently in memory"),
+    "rank": (lambda: (torch.ones(8),), "1 dimensions, not 2; found: float32 8"),
+    "gradients": (lambda: (torch.ones(4, 8, requires_grad=True),), "takes part in autograd"),
     "number": (lambda: (torch.ones(4, 8), 3.0), "found: 3.0"),
 }
 

@@ -104,7 +104,7 @@ def test_recompiles_in_words() -> None:
             "mark_dynamic(x, 0)",
         ),
         ((x, 2), (x, 3), "n is not 2", "0-dimensional tensor"),
-        ((x, 2), (x.double(), 2), "x is of dtype Double, not Float", "convert"),
+        ((x, 2), (x.double(), 2), "x is of dtype float64, not float32", "convert"),
         ((x, 2), (torch.randn(4, 2), 2), "x has 2 dimensions, not 1", "reshape"),
         ((x, 2), (torch.randn(8)[::2], 2), "x lies differently", ".contiguous()"),
         ((x, 2), (x.clone().requires_grad_(), 2), "autograd", "no_grad"),

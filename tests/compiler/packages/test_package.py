@@ -330,7 +330,7 @@ def test_what_no_package_can_hold_is_refused(tmp_path):
     ):
         with pytest.raises(CannotPackage, match=words):
             packaged(lambda x, y=1: x + y, [given], tmp_path)
-    with pytest.raises(CannotPackage, match="names 'z', which is not a tensor"):
+    with pytest.raises(CannotPackage, match="names 'z', which is a tensor in none"):
         packaged(lambda x: x + 1, [(x,)], tmp_path, dynamic={"z": 0})
     assert list(tmp_path.iterdir()) == []
 
@@ -505,3 +505,40 @@ def test_a_function_that_torch_gave_up(tmp_path):
         x = torch.randn(5)
         fusec.package(compiled, [(x,)], tmp_path / "it.fuse", binaries=PLAIN)
     torch.testing.assert_close(fusec.load(tmp_path / "it.fuse")(x), x.cos() * 5)
+
+
+def test_a_list_of_the_functions_own_is_no_change(tmp_path):
+    """It is gone in what TorchDynamo made of the code, and stands among its names all the same."""
+
+    def steps(x):
+        found = []
+        for row in x.unbind(0):
+            found.append(row.cumsum(-1))
+        return torch.stack(found)
+
+    x = torch.randn(3, 5)
+    fusec.package(steps, [(x,)], tmp_path / "it.fuse", binaries=PLAIN)
+    torch.testing.assert_close(fusec.load(tmp_path / "it.fuse")(x), steps(x))
+
+
+def test_prefill_and_decode_with_a_past_that_grows(tmp_path):
+    def attend(x, past=None):
+        keys = x if past is None else torch.cat([past, x], 1)
+        return (x @ keys.transpose(1, 2)).softmax(-1) @ keys, keys
+
+    x, one = torch.randn(1, 6, 8), torch.randn(1, 1, 8)
+    path = tmp_path / "it.fuse"
+    gaps = torch.randn(1, 6, 16)[:, :, :8]
+    with pytest.raises(CannotPackage, match="past has sizes that stay dynamic, and gaps"):
+        fusec.package(attend, [(one, gaps)], path, dynamic={"past": 1}, binaries=PLAIN)
+    with pytest.raises(CannotPackage, match="'pasts', which is a tensor in none of the calls"):
+        fusec.package(attend, [(x,), (one, x)], path, dynamic={"pasts": 1}, binaries=PLAIN)
+    fusec.package(attend, [(x,), (one, x)], path, dynamic={"x": 1, "past": 1}, binaries=PLAIN)
+    loaded = fusec.load(path)
+    x = torch.randn(1, 9, 8)
+    (_, past), (_, wanted) = loaded(x), attend(x)
+    for _ in range(3):
+        one = torch.randn(1, 1, 8)
+        (found, past), (expected, wanted) = loaded(one, past), attend(one, wanted)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(past, wanted)

@@ -24,6 +24,21 @@ _NUMBER = (
 _AT_BREAK = re.compile(r"\b___stack\d+\b")
 _AT_BREAK_WORDS = "the value at the break"
 
+# What C++ calls torch's types in such a text.
+_DTYPE = re.compile(r"\b(expected|actual) (\w+)")
+_DTYPES = {
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "Long": "int64",
+    "Int": "int32",
+    "Short": "int16",
+    "Char": "int8",
+    "Byte": "uint8",
+    "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128",
+}
+
 # A failed guard of TorchDynamo's as a pattern; what changed; how to avoid it.
 _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
@@ -136,6 +151,10 @@ def _short_keys(text: str) -> str:
     return text
 
 
+def _dtype_name(found: re.Match[str]) -> str:
+    return f"{found[1]} {_DTYPES.get(found[2], found[2].lower())}"
+
+
 def describe_failure(reason: str) -> Recompile:
     """Return what a failed guard means.
 
@@ -143,6 +162,7 @@ def describe_failure(reason: str) -> Recompile:
         reason: TorchDynamo's text, such as ``0/1: tensor 'x' size mismatch at index 0. ...``.
     """
     text = re.sub(r"[LG]\['(\w+)'\]", r"\1", reason.split("#", maxsplit=1)[0])
+    text = _DTYPE.sub(_dtype_name, text) if "dtype mismatch" in text else text
     text = _short_keys(re.sub(r"\s+", " ", re.sub(r"^\d+/\d+: ", "", text.strip())))
     for pattern, words, hint in _FAILURES:
         match = re.fullmatch(pattern, text)

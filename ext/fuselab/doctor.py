@@ -82,8 +82,9 @@ def report(findings: list[DoctorFinding], *, as_json: bool = False) -> str:
     lines.append(
         "Fused cells run here."
         if not lacks
-        else f"{lacks} {'thing is' if lacks == 1 else 'things are'} missing (LACKS): do what the"
-        " arrow under it says."
+        else "1 thing is missing (LACKS): do what the arrow under it says."
+        if lacks == 1
+        else f"{lacks} things are missing (LACKS): do what the arrow under each says."
     )
     return "\n".join(lines)
 

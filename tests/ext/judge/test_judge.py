@@ -110,7 +110,9 @@ def test_plain_python(name: str) -> None:
     text, said = cheats.VALUES[name]
     verdict = judge(cheats.COUNT, text)
     assert not verdict.ok
-    assert said in verdict.reason, verdict
+    # Where a machine is slow, its time is over before its memory is.
+    slow = name == "memory without end" and "did not finish" in verdict.reason
+    assert slow or said in verdict.reason, verdict
     right = "def count(shape):\n    a, b, c = shape\n    return 4 * a * b * c\n"
     assert judge(cheats.COUNT, right).ok
 

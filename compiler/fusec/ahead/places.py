@@ -19,7 +19,14 @@ GLOBAL_HOOKS = tuple(
     f"_global_{name}hooks" for name in ("forward_", "forward_pre_", "backward_", "backward_pre_")
 )
 # What a relation may name: ``own`` reads an attribute past what a class makes of it.
-RELATION_NAMES: Mapping[str, Any] = {"math": math, "type": type, "own": object.__getattribute__}
+RELATION_NAMES: Mapping[str, Any] = {
+    "math": math,
+    "type": type,
+    "dict": dict,
+    "list": list,
+    "own": object.__getattribute__,
+}
+_OF_DICT = {"__getitem__": 2, "keys": 1}  # methods of dict's own, and how much they are given
 _CALLS = frozenset({"size", "stride", "storage_offset", "dim", "item"})
 _MATHS = frozenset({"isnan", "isinf", "isfinite"})
 _ALLOWED = (
@@ -180,11 +187,19 @@ def _is_harmless(node: ast.AST) -> bool:
     if isinstance(node, ast.Subscript):
         return isinstance(node.slice, ast.Constant) and type(node.slice.value) in (int, str)
     if isinstance(node, ast.Attribute):
+        if _is_of_dict(node):
+            return node.attr in _OF_DICT
         return node.attr == "__class__" or not node.attr.startswith("__")
     if isinstance(node, ast.Call):
         function = node.func
         if isinstance(function, ast.Name) and function.id == "type":
             return len(node.args) == 1 and not node.keywords
+        if isinstance(function, ast.Name) and function.id == "list":
+            keys = node.args[0] if len(node.args) == 1 and not node.keywords else None
+            return isinstance(keys, ast.Call) and _is_of_dict(keys.func, "keys")
+        if _is_of_dict(function):
+            wanted = _OF_DICT.get(function.attr) if isinstance(function, ast.Attribute) else None
+            return len(node.args) == wanted and not node.keywords
         if isinstance(function, ast.Name) and function.id == "own":
             return not node.keywords and len(node.args) == 2 and _is_name(node.args[1])
         if not isinstance(function, ast.Attribute) or node.keywords:
@@ -194,6 +209,13 @@ def _is_harmless(node: ast.AST) -> bool:
             return function.attr in _MATHS and len(node.args) == 1
         return function.attr in _CALLS and not node.args
     return isinstance(node, _ALLOWED)
+
+
+def _is_of_dict(node: ast.AST, name: str = "") -> bool:
+    """Whether it is a method of ``dict`` itself: TorchDynamo's way to an item by its place."""
+    if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+        return False
+    return node.value.id == "dict" and name in ("", node.attr)
 
 
 def _is_name(node: ast.AST) -> bool:

@@ -112,7 +112,11 @@ class GraphCalls:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know of how it runs."""
-        found = (note for part in self.parts for note in (*part.notes, *part.graph_notes()))
+        found = (
+            note
+            for part in self.parts
+            for note in (*part.notes, *part.by_operators, *part.graph_notes())
+        )
         return tuple(dict.fromkeys(found))
 
     @property

@@ -72,6 +72,7 @@ class CompiledPart:
         self._native_lock = threading.Lock()
         self._native_known = False  # whether there is nothing more to hope for
         self.notes: list[str] = []
+        self.by_operators: list[str] = []  # why calls ran by ATen's operators, of which some did
         program = state.scheduled
         # Of what backward reads nothing is the user's to share.
         self._check = InputCheck(program, state.updated, alone=not is_backward(kind))
@@ -350,8 +351,8 @@ class CompiledPart:
         """Say once why a call ran by operators, which may take many times as long."""
         words = problem.message if isinstance(problem, FusecError) else problem
         note = f"a call of the {self.kind} part ran by ATen's operators: {words}"
-        if note not in self.notes and len(self.notes) < _MOST_NOTES:
-            self.notes.append(note)
+        if note not in self.by_operators and len(self.by_operators) < _MOST_NOTES:
+            self.by_operators.append(note)
 
     def changes_some_of(self, positions: Collection[int], inputs: int) -> bool:
         """Whether one of some inputs holds something else afterwards.

@@ -83,6 +83,7 @@ def _graph_lines(graph: CompiledGraph) -> Iterator[str]:
     for call in graph.externs:
         yield _located(f"calls {call.name}: {call.reason}", call.where)
     for part in graph.parts:
+        yield from part.by_operators
         yield from (f"{part.kind}: {note}" for note in part.graph_notes())
     new = [each for each in graph.saved if not each.given]
     if graph.saved:

@@ -228,8 +228,10 @@ def _amount(size: int) -> str:
     return f"{size} bytes"
 
 
-def _timed(asked: Message, counted: _Counted, generated: Callable[[], object]) -> dict[str, Any]:
-    calls: dict[str, Callable[[], object]] = {"candidate": counted.bare, "generated": generated}
+def _timed(asked: Message, counted: _Counted, generated: Callable[[], int]) -> dict[str, Any]:
+    # Counting a call takes a tenth of a microsecond: the two are called alike.
+    other = _Counted(generated, None, counted.alive)
+    calls: dict[str, Callable[[], object]] = {"candidate": counted.bare, "generated": other.bare}
     half = int(asked["copied"])
     if half:
         origin = torch.zeros(half, dtype=torch.uint8)

@@ -25,8 +25,9 @@ from fusec.target_api.worker import WorkerKernel
 from fusec.verify.guard import PAGE, Area, round_up
 
 # How many there are at most and at least, and how long those beyond the least may take.
-_MOST, _LEAST = 64, 4
-_SECONDS = 0.02
+_MOST, _LEAST, _LEAST_OF_SMALL = 64, 4, 32
+_SMALL = 1 << 20
+_SECONDS = 0.02  # of this process, so that a busy machine has as many
 # Results that differ, each of which has to be looked at.
 SHOWN = 4
 # As torch aligns what it allocates; a place is any multiple of it.
@@ -35,6 +36,8 @@ _ALIGNED = 64
 _LOWEST, _HIGHEST = 1 << 32, 1 << 46
 # Of the C library's memory, that lies before what is asked for; once in a while this is more.
 _BEFORE = 96 << 10
+# Sizes of which what was freed last is handed out next.
+_FREED = range(24, 1048, 16)
 _STACK = 8 << 20
 # How often the code is loaded anew, and between how many calls.
 _LOADS, _BETWEEN = 8, 4
@@ -85,9 +88,11 @@ class Relocated:
             teams: Other numbers of threads, each once.
             alive: Told before every call.
         """
-        deadline = time.perf_counter() + _SECONDS
+        deadline = time.process_time() + _SECONDS
+        small = sum(operand.nbytes for operand in self.operands) <= _SMALL
+        least = _LEAST_OF_SMALL if small else _LEAST
         for number in range(_MOST):
-            if number >= _LEAST and time.perf_counter() > deadline:
+            if number >= least and time.process_time() > deadline:
                 break
             alive()
             if number % _BETWEEN == _BETWEEN - 1 and number < _LOADS * _BETWEEN:
@@ -111,6 +116,9 @@ class Relocated:
                     area.fill(0)
                 else:
                     area.copy_from(source)
+            # What it has freed in the call before would be its own again.
+            before = (*_FREED, self._random.randrange(1, _BEFORE))
+            self._kept += map(self._libc.malloc, before)
             way(areas, threads)
             if not all(
                 operand.role == "in" or area.equals(before.start)

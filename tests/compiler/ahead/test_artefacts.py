@@ -18,7 +18,7 @@ from torch import nn
 import fusec
 from fusec.ahead import artefact
 from fusec.ahead.artefact import KIND, TEXT
-from fusec.ahead.places import relation_code
+from fusec.ahead.places import RELATION_NAMES, relation_code
 from fusec.cache import default_store
 from fusec.compiled.references import NotKept, reference, resolve
 
@@ -270,10 +270,31 @@ def test_settings_that_share_what_they_have():
             compiled(x)
 
 
-@pytest.mark.parametrize("text", ["own(L['x'], '__class__')", "own(L['x'])", "own(L['x'], L['y'])"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "own(L['x'], '__class__')",
+        "own(L['x'])",
+        "own(L['x'], L['y'])",
+        "list(L['x'])",
+        "list(dict.values(L['x']))",
+        "dict.clear(L['x'])",
+        "dict.__getitem__(L['x'])",
+        "L['x'].__getitem__(0)",
+    ],
+)
 def test_a_relation_only_compares(text):
     with pytest.raises(NotKept, match="not understood"):
         relation_code(text)
+
+
+def test_an_item_by_the_place_of_its_key_is_compared():
+    """As transformers' registry of what a model records, where a function calls the model."""
+    code = relation_code(
+        "dict.__getitem__(G['r'], list(dict.keys(G['r']))[1])['a'] is type(L['x'])"
+    )
+    names = {"L": {"x": 3}, "G": {"r": {"one": 1, "two": {"a": int}}}}
+    assert eval(code, {"__builtins__": {}}, names | dict(RELATION_NAMES))
 
 
 def test_weights_that_are_one_object_have_to_stay_so():

@@ -388,3 +388,4 @@ def test_why_a_call_ran_by_operators_is_said() -> None:
     (note,) = compiled.graphs[0].notes
     assert note.startswith("a call of the backward part ran by ATen's operators: input ")
     assert "expected dtype torch.float32, not torch.float64" in note
+    assert note in str(fusec.explain(compiled, x))

@@ -64,8 +64,8 @@ class RecordedPlan:
         ctx._materialize_non_diff_grads = False
         if self.unasked is not None:
             ctx.materialize_grads = False
-            if self.unasked.forms is None:
-                self.unasked.note_forms(ctx, outputs)
+            if self.unasked.forms is None or len(self.unasked.positions) > 1:
+                self.unasked.note(ctx, inputs, outputs)
         return tuple(outputs[: self.returned])
 
     def laid_out(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:

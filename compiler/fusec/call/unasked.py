@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from fusec.call.unasked_hooks import note_inputs, pass_none_by
+
 Form = tuple[torch.Size, torch.dtype, torch.device]
 
 
@@ -46,15 +48,18 @@ class UnaskedGradients:
     flows: tuple[int, ...]
     forms: tuple[Form, ...] | None = None
 
-    def note_forms(self, ctx: Any, results: Sequence[Any]) -> None:
-        """Note for backward what gradients of zeros would be made by, where sizes vary.
+    def note(self, ctx: Any, inputs: Sequence[Any], results: Sequence[Any]) -> None:
+        """Note for backward what it has to know where not all gradients are asked for.
 
         Args:
             ctx: Autograd's, of one call of forward, whose ``materialize_grads`` is False.
-            results: What that returns.
+            inputs: Of that.
+            results: What it returns.
         """
         if self.forms is None:
             ctx.fusec_forms = [form_of(results[i]) for i in self.positions]
+        if len(self.positions) > 1:  # of one, either all is asked for, or nothing runs
+            note_inputs(ctx, inputs)
 
     def filled(self, ctx: Any, gradients: Sequence[Any]) -> Filled | None:
         """Return the gradients with zeros for those that nobody asked for; None if all were."""
@@ -63,6 +68,7 @@ class UnaskedGradients:
                 break
         else:
             return None  # nearly every call
+        pass_none_by(ctx)
         missing = frozenset(k for k, i in enumerate(self.positions) if gradients[i] is None)
         found, reached, touched = list(gradients), 0, 0
         forms = ctx.fusec_forms if self.forms is None else self.forms

@@ -223,7 +223,7 @@ def _install(function: Any, unasked: UnaskedGradients) -> None:
     def forward(ctx: Any, *inputs: Any) -> Any:
         results = slow_forward(ctx, *inputs)
         ctx.materialize_grads = False  # None for gradients that nobody asked for
-        unasked.note_forms(ctx, results)
+        unasked.note(ctx, inputs, results)
         return results
 
     def backward(ctx: Any, *given: Any) -> Any:

@@ -144,6 +144,10 @@ def _reach(
     return known[function]
 
 
+def _is_leaf(value: torch.Tensor | None) -> bool:
+    return value is not None and history(value) is None
+
+
 def _example(node: Any) -> torch.Tensor | None:
     value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     return value if isinstance(value, torch.Tensor) else None
@@ -205,8 +209,10 @@ def _unasked(record: Any, module: fx.GraphModule, joint: JointGradients) -> Unas
     if len(positions) == 1:
         return UnaskedGradients(positions, joint.flows, joint.forms)
     by_result, by_input = reached_inputs(module)
-    # what an updated input was before cannot be told from what it is
-    always = sum(1 << i for i in changed)
+    # What an updated input was before cannot be told from what it is, but of a leaf: that has no
+    # history, and is updated under ``no_grad`` or through ``detach``.
+    inputs = [_example(node) for node in placeholders]
+    always = sum(1 << i for i in changed if not _is_leaf(inputs[i]))
     found = []
     for position, depending in zip(positions, joint.flows, strict=True):
         reached = depending | always

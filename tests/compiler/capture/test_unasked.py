@@ -309,3 +309,35 @@ def test_nothing_is_computed_from_zeros(function: Function, dynamic: bool) -> No
             for a, b in zip(mine, eager, strict=True):
                 if b.grad is not None:
                     torch.testing.assert_close(a.grad, b.grad, equal_nan=True)
+
+
+@pytest.mark.parametrize("way", ["detach", "no_grad"])
+def test_a_leaf_that_is_only_updated_has_no_gradient(way: str) -> None:
+    def function(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        before = a * 3
+        if way == "detach":
+            c.detach().mul_(0.5)
+        else:
+            with torch.no_grad():
+                c.mul_(0.5)
+        return before * b, (c.detach() * b).cos(), c * b
+
+    def gradients(called: Function, loss: Function) -> list[Tensor | None]:
+        torch.manual_seed(0)
+        given = [torch.randn(4, requires_grad=True) for _ in range(3)]
+        loss(called(*given)).backward()
+        return [*(t.grad for t in given), given[2].detach()]
+
+    losses: list[Function] = [
+        lambda r: r[0].sum(),
+        lambda r: (r[0] + r[1]).sum(),
+        lambda r: (r[0] * r[1] + r[2]).sum(),
+        lambda r: r[1].sum(),
+    ]
+    for loss in losses:
+        compiled = fusec.compile(function)
+        for _ in range(2):
+            found, wanted = gradients(compiled, loss), gradients(function, loss)
+            assert [t is None for t in found] == [t is None for t in wanted]
+            for ours, eagers in zip(found, wanted, strict=True):
+                torch.testing.assert_close(ours, eagers)

@@ -272,3 +272,17 @@ def test_pieces_are_whole_lines_and_the_rest(columns: int) -> None:
     assert [c for each in pieces for c in range(columns)[each]] == list(range(columns))
     assert all((each.stop - each.start) % 64 == 0 for each in pieces[:-1])
     assert len(pieces) == 1 + (columns > 64 and columns % 64 != 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "factor"),
+    [(None, 6.0, 6.0), (2.0, 6.0, 3.0), (2.0, 2.0, 1.0), (0.0, 0.0, 1.0), (4.0, 0.0, 0.0)],
+)
+def test_what_a_gradient_was_multiplied_by_already(
+    before: float | None, wanted: float, factor: float
+) -> None:
+    kept = torch.randn(3, 5)
+    if before is not None:
+        setattr(kept, linear_cross_entropy._FACTOR, torch.tensor([before]))
+    found = linear_cross_entropy._scaled(kept, torch.tensor(wanted))
+    assert torch.equal(found, kept * factor)

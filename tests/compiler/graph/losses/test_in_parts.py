@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from fusec.graph.facts.notes import said_of_captured
+from fusec.graph.losses import linear_cross_entropy
 from fusec.graph.losses.in_parts import compute_in_parts
 from fusec.graph.losses.linear_cross_entropy import (
     gradients_of_part,

@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import fx
 
 from fusec.graph.facts.notes import said_of_captured
-from fusec.graph.losses import linear_cross_entropy
 from fusec.graph.losses.in_parts import compute_in_parts
 from fusec.graph.losses.linear_cross_entropy import (
+    _FACTOR,
+    _scaled,
     gradients_of_part,
     linear_cross_entropy,
     losses_of_part,
@@ -284,6 +285,6 @@ def test_what_a_gradient_was_multiplied_by_already(
 ) -> None:
     kept = torch.randn(3, 5)
     if before is not None:
-        setattr(kept, linear_cross_entropy._FACTOR, torch.tensor([before]))
-    found = linear_cross_entropy._scaled(kept, torch.tensor(wanted))
+        setattr(kept, _FACTOR, torch.tensor([before]))
+    found = _scaled(kept, torch.tensor(wanted))
     assert torch.equal(found, kept * factor)

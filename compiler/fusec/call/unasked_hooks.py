@@ -72,8 +72,8 @@ def _leaves(ctx: Any) -> Iterator[Any]:
 
 
 def _wrap(tensor: Any) -> None:
-    hooks = getattr(tensor, "_backward_hooks", None)
-    for key, hook in list((hooks or {}).items()):
+    hooks = getattr(tensor, "_backward_hooks", None) or {}
+    for key, hook in list(hooks.items()):
         if not isinstance(hook, _UnlessNone) and "multi_grad" not in _name(hook):
             hooks[key] = _UnlessNone(hook)
 

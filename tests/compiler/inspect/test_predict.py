@@ -157,7 +157,7 @@ def test_recompiles_of_several_calls() -> None:
     assert len(said.recompiles) == 2
     assert "as long as what one of its versions asks for holds" in str(said), "not all at once"
     assert "dimension 0" in said.recompiles[0].text
-    assert "Double" in said.recompiles[1].text
+    assert "float64" in said.recompiles[1].text
     assert [kernel.read_bytes for kernel in said.kernels] == [128, -1, -1]
     assert said.read_bytes == -1
     assert "a size-dependent number of bytes" in str(said)

@@ -91,9 +91,8 @@ class CompiledFunction:
         if callable(getattr(optimize, "callback", None)):  # not where TorchDynamo is switched off
             self._watch = optimize.callback = FrozenWatch(optimize.callback)
         self._optimized = optimize(function)
-        self._hooked = (
-            False  # whether a module got hooks after it was captured, which run around it
-        )
+        # Whether a module got hooks after it was captured, which run around it.
+        self._hooked = False
         self._taken: TakenUp | None = None  # what other processes have compiled; looked for once
         # What a call goes to: the ordinary path until there is a shorter one.
         self._route: Callable[..., Any] = self._run_noted if is_recording() else self._run

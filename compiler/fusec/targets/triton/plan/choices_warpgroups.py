@@ -93,8 +93,8 @@ def choose_warpgroup_gradients(
         "GROUP_H": (4, (1, 2, 4, 8, 16, 32), "heads whose rows come together")
     }
     if found.by_keys and found.partial is not None:
-        # Of a window, documents, a prefix 3 to 7 % of the time; eight are slower again, and tiles
-        # of queries, whose steps are more, gain nothing.
+        # Of a window, documents, a prefix 2 to 6 % of the time; eight are slower again but for a
+        # window, and tiles of queries, whose steps are more, gain nothing.
         rows = size_of(found.own)
         turns = min(_turns(rows, found.pairs, listed=True), 4)
         values["TURNS"] = (turns, _possible_turns(rows), "tiles that a program has in turn")

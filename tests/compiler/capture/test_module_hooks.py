@@ -58,12 +58,3 @@ def test_a_hook_after_the_first_call_runs(put: Callable[[Module], Any], calls: i
     for hook in hooks:
         hook.remove()
     torch.testing.assert_close(_call(compiled), _call(eager))
-
-
-def test_a_hook_runs_within_another_compiled_function() -> None:
-    eager, compiled = _module(), fusec.compile(_module())
-    _call(compiled)
-    _after(eager)
-    _after(compiled)
-    outer = fusec.compile(lambda x: compiled(x) * 2)
-    torch.testing.assert_close(_call(outer), _call(lambda x: eager(x) * 2))

@@ -534,7 +534,8 @@ def _fields(value: Any) -> tuple[str, ...] | None:
     if not isinstance(value, tuple):
         return None
     if type(value).__module__ == torch.return_types.__name__:
-        return type(value).__match_args__
+        found: tuple[str, ...] = type(value).__match_args__  # type: ignore[attr-defined]
+        return found
     return getattr(value, "_fields", None)
 
 

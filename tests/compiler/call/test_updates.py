@@ -61,6 +61,7 @@ class Norms(nn.Module):
         return x
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("records", [True, False])
 def test_running_statistics(records: bool) -> None:
     torch.manual_seed(0)

@@ -261,7 +261,7 @@ def test_symbolic_sizes_are_not_left_to_a_thread(by_a_thread: list[str]) -> None
     assert "fusec-early" not in by_a_thread
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("earlier", [0, 1])
 def test_gradients_that_are_asked_for_again(earlier: int, dynamic: bool) -> None:

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.timeout(300)
 # --- what is noticed: tensors ---------------------------------------------------------------
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(
     "change",
     [

@@ -77,6 +77,7 @@ def test_an_update_of_such_a_result_is_seen() -> None:
             out.sum().backward()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", [(0,), (3, 5), (2, 1, 7)], ids=str)
 def test_recorded_shapes(shape: tuple[int, ...], dtype: torch.dtype) -> None:

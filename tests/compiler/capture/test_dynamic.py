@@ -143,6 +143,7 @@ def test_sizes_that_depend_on_data_break_with_a_reason(
     assert all(each.hint and each.where is not None for each in compiled.breaks)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("function", "make"),
     [
@@ -195,7 +196,7 @@ NUMBERS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("target", ["cpp", "triton"])
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers_that_follow_from_sizes(name: str, target: str) -> None:
@@ -221,7 +222,7 @@ BY_ONE_FACTOR: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("target", ["cpp", "triton"])
 @pytest.mark.parametrize("name", BY_ONE_FACTOR)
 def test_images_of_any_size_by_one_factor(name: str, target: str) -> None:

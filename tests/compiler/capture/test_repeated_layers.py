@@ -77,6 +77,7 @@ def test_which_layers(model: nn.Module, sizes: list[int]) -> None:
     assert [len(kind) for kind in repeated_layers(model)] == sizes
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("train", [False, True])
 def test_any_number_of_layers_is_one_graph(train: bool) -> None:
     graphs = set()

@@ -109,6 +109,7 @@ def test_a_gradient_with_a_tangent(backend: str) -> None:
     torch.testing.assert_close(tangent(compiled), theirs)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     "transform",
     [

@@ -150,6 +150,7 @@ def compare(function: Function, compiled: Function, asked: Function) -> None:
         same_gradients(mine, eager)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("function", "dynamic"),
     [*((each, False) for each in FUNCTIONS), (shared, True), (views, True)],
@@ -294,6 +295,7 @@ def infinite_rows(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
     return torch.softmax(rows @ rows, -1) @ z, (rows * 0).norm(dim=-1) ** 0.5
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize(
     "function", [infinite, infinite_cat, infinite_rows], ids=lambda each: each.__name__

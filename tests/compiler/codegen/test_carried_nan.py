@@ -44,6 +44,7 @@ def _tensors(result: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor
     return [result] if isinstance(result, torch.Tensor) else list(result)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", [*HIDDEN, *SHOWN])
 def test_nan_is_where_eager_has_it(name: str) -> None:
     function = (HIDDEN | SHOWN)[name]

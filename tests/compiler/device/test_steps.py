@@ -80,6 +80,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("case", CASES)
 def test_a_plan_does_what_the_host_program_does(case: str) -> None:
     function, shapes = CASES[case]
@@ -204,6 +205,7 @@ def test_reduce_overhead_asks_for_graphs() -> None:
 TEXTS = GOLDEN / "triton"
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("name", sorted(p.stem for p in TEXTS.glob("*.py")))
 def test_generated_files_only_launch(name: str) -> None:
     namespace, _ = load((TEXTS / f"{name}.py").read_text())

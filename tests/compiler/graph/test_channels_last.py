@@ -63,6 +63,7 @@ class Block(nn.Module):
         return self.third(x).relu().mean((2, 3))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("given", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("shape", [(2, 3, 64, 64), (1, 3, 57, 43)])
 def test_a_network_of_convolutions(given: torch.memory_format, shape: tuple[int, ...]) -> None:

@@ -63,6 +63,7 @@ def test_the_only_element(place: Tensor) -> None:
     same(lambda x, i: x.gather(0, i) + 1, torch.tensor(5.0), place)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     "function",
     [
@@ -107,6 +108,7 @@ def test_limits_that_halves_hold_exactly(dtype: torch.dtype, exact: list[float])
     assert _comparable(x.double(), 0.1).dtype == torch.float64
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("shape", [(2, 4, 6, 6), (2, 4, 1, 6), (2, 4, 5), (2, 4, 3, 3, 3)])
 @pytest.mark.parametrize("learns", [False, True])
 def test_shuffled_channels_stay_innermost(shape: tuple[int, ...], learns: bool) -> None:

@@ -64,6 +64,7 @@ def matrix(rows: int, columns: int) -> torch.Tensor:
     return torch.randn(rows, columns) / columns**0.5
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "make",
     [

@@ -62,6 +62,7 @@ def look_at(graph: CompiledGraph, what: str) -> None:
         next(sweep(graph, size, [size.value], compile=fusec.compile, seconds=0.02))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_what_a_graph_holds_stays_as_it_is(optimizer: str) -> None:
     held, graph = steps(optimizer)

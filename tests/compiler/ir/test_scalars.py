@@ -102,6 +102,7 @@ def differs(name: str, got: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return ~same
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_operation_on_special_values(

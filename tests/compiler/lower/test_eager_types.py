@@ -9,6 +9,7 @@ import torch.nn.functional as F
 import fusec
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("kept", "given", "dynamic"),
     [

@@ -28,7 +28,7 @@ def kernels_of(compiled: fusec.CompiledFunction) -> int:
     return len(compiled.kernels)
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("target", ["cpp", "triton"])
 @pytest.mark.parametrize("dtype", [F16, BF16, F32])
 @pytest.mark.parametrize(
@@ -57,6 +57,7 @@ def test_gradients(
     assert kernels_of(compiled) == (5 if few else 2 if dtype == F32 else 3)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.triton
 @pytest.mark.parametrize("padding", [-1, 7])
 @pytest.mark.parametrize("repeated", [0, 1, 2])

@@ -71,6 +71,7 @@ def test_relative_positions() -> None:
     assert text.count("@triton.jit") >= 2
 
 
+@pytest.mark.sample(2)
 @pytest.mark.triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("padding", [None, 1])

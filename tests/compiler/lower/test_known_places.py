@@ -61,7 +61,7 @@ def backward_text(compiled: CompiledFunction) -> str:
     return "\n".join(k.source for name, k in compiled.kernels.items() if "put" in name)
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("target", [None, "triton"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradients_are_eagers(name: str, target: str | None) -> None:
@@ -69,6 +69,7 @@ def test_gradients_are_eagers(name: str, target: str | None) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_types(dtype: torch.dtype) -> None:
     x = torch.randn(2, 3, 8, 8, dtype=dtype)
@@ -78,6 +79,7 @@ def test_other_types(dtype: torch.dtype) -> None:
     graph.verify()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.triton
 @pytest.mark.parametrize("name", ["bilinear", "nearest", "bicubic", "every other", "flipped"])
 def test_nothing_is_added_in_memory(name: str) -> None:

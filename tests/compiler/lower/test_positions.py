@@ -35,6 +35,7 @@ def _result(function: Callable[..., Any], *given: Any) -> Any:
         return IndexError
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", _CASES)
 def test_as_eager(name: str) -> None:
     compiled = fusec.compile(_CASES[name], dynamic=True)

@@ -61,6 +61,7 @@ def values(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> torch.T
     return torch.randint(0, 9, shape, generator=generator).to(dtype)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", SAMPLED)
 def test_every_dtype_and_dimension(name: str) -> None:
     function = SCANS[name]

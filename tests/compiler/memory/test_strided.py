@@ -38,6 +38,7 @@ def test_copies_lie_as_the_tensor(name: str) -> None:
     assert copy.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_checks_times_and_numbers_of_a_graph(name: str) -> None:
     compiled = fusec.compile(lambda x: (x * 2).tanh() - x.amax(-1, keepdim=True), keep_inputs=True)

@@ -103,6 +103,7 @@ def _returned_too(x: torch.Tensor) -> torch.Tensor:
     return x * 1
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(
     "function", [_shifted, _reversed, _turned, _by_its_sum, _part, _read_later, _returned_too]
 )
@@ -146,7 +147,7 @@ _DIMENSIONS = [
 ]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("learn", [True, False])
 @pytest.mark.parametrize(("kind", "convolution", "shape"), _DIMENSIONS)
 def test_running_statistics(
@@ -173,6 +174,7 @@ def test_running_statistics(
     assert placed(compiled) == 6  # a mean, a variance and a count for each
 
 
+@pytest.mark.sample(1)
 def test_statistics_that_are_read_besides(target: str) -> None:
     """What else is computed from the old or from the new mean is as in eager."""
 
@@ -209,6 +211,7 @@ def test_a_row_that_is_written_as_well(target: str) -> None:
     assert same(target, function, torch.randn(64, 1000), torch.randn(64)) == 1
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
 def test_an_optimizers_step(kind: str, target: str) -> None:
     def make() -> tuple[list[nn.Parameter], torch.optim.Optimizer]:

@@ -76,6 +76,7 @@ def _changed_then_updated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.mm(y, w)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("target", ["cpp", "triton"])
 @pytest.mark.parametrize(
     ("function", "most"),

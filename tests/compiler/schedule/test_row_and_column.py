@@ -400,6 +400,7 @@ def with_sums(
     return Body(body.axes, body.reduce_axes, tuple(stores)), found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("block", range(4))
 def test_random_bodies_in_cpp(block: int) -> None:
     checked = 0
@@ -425,6 +426,7 @@ def test_random_bodies_in_cpp(block: int) -> None:
     pytest.fail("too few bodies have rows to cut")
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", range(9000, 9009))
 def test_random_bodies_in_triton(seed: int) -> None:
     check_triton(seed)

@@ -134,6 +134,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("name", WRONG)
 def test_refuses(name):
     body, stage, reason = WRONG[name]

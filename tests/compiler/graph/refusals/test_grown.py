@@ -171,6 +171,7 @@ for _name in "maximum minimum clamp_max clamp_min pow add mul div sub".split():
 UPDATES["each of the inputs"] = lambda a, b: (torch._foreach_maximum_([a], [b]), a)[1]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", UPDATES)
 def test_updates_with_a_larger_operand_raise(name: str) -> None:
     compiled = fusec.compile(UPDATES[name])

@@ -166,7 +166,7 @@ TAKEN: dict[str, Case] = {
 }
 
 
-@pytest.mark.sample(22)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_eager_refuses_is_refused(name: str, dynamic: bool) -> None:
@@ -179,6 +179,7 @@ def test_what_eager_refuses_is_refused(name: str, dynamic: bool) -> None:
         fusec.compile(function, dynamic=dynamic)(*given)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_eager_takes_is_compiled(name: str) -> None:
     function, given = TAKEN[name]

@@ -29,6 +29,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_results_lie_as_in_eager(name: str) -> None:
     function = FUNCTIONS[name]

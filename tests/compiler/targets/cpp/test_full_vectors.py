@@ -33,7 +33,7 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("length", [33, 49, 77, 100, 130, 255])
 @pytest.mark.parametrize("name", ROWS)
 def test_as_in_eager(name: str, length: int) -> None:

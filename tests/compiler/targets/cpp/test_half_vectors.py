@@ -65,6 +65,7 @@ def end_of_loop(lines: list[str], pragma: int) -> int:
     raise AssertionError("a loop without an end")
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("count", [1, 15, 64, 1000, 5000])
 def test_every_kind_of_number_is_rounded_as_eager_does(dtype: torch.dtype, count: int) -> None:

@@ -54,6 +54,7 @@ CASES: dict[str, tuple[Callable[..., object], Callable[[], tuple[torch.Tensor, .
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", CASES)
 def test_every_element_arrives(name: str) -> None:
     function, make = CASES[name]
@@ -69,7 +70,7 @@ def test_every_element_arrives(name: str) -> None:
     assert compiled.graphs[0].verify().ok
 
 
-@pytest.mark.sample(15)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", ["one loop", "rows", "bfloat16", "bytes"])
 @pytest.mark.parametrize("offset", [0, 1, 4, 16])
 @pytest.mark.parametrize("vectors", ["__AVX512F__", "__AVX__", "__SSE2__", "none"])
@@ -111,6 +112,7 @@ KEPT: dict[str, tuple[Callable[..., object], Callable[[], tuple[torch.Tensor, ..
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", KEPT)
 def test_what_goes_through_the_caches(name: str) -> None:
     function, make = KEPT[name]

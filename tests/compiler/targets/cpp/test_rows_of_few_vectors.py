@@ -39,7 +39,7 @@ def special(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES, torch.uint8], ids=str)
 @pytest.mark.parametrize("width", [15, 16, 32, 63, 112, 257, 600])
 def test_windows_that_move_by_two(width: int, dtype: torch.dtype) -> None:
@@ -67,7 +67,7 @@ ROWS: dict[str, Function] = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_with_a_step_of_two(name: str, dtype: torch.dtype) -> None:
@@ -117,7 +117,7 @@ ALONG: dict[str, Function] = {
 }
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("width", [8, 23, 49, 255])
 @pytest.mark.parametrize("name", ALONG)

@@ -49,7 +49,7 @@ def test_golden_text(name: str) -> None:
     assert max(len(each) for each in text.splitlines()) <= 100
 
 
-@pytest.mark.sample(11)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("name", CASES)
 def test_golden_case_computes_what_the_reference_does(name: str) -> None:
     case = CASES[name]()
@@ -61,7 +61,7 @@ def test_golden_case_computes_what_the_reference_does(name: str) -> None:
         check(bench, tensors, built=built, threads=(1, 2, 3), terms=terms, context=name)
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", [*CASES, *FULL_SAMPLED])
 def test_every_value_of_a_tunable_computes_the_same(name: str) -> None:
     case = (CASES | FULL)[name]()

@@ -39,6 +39,7 @@ def test_floats_are_rounded_to_the_nearest_half() -> None:
             same(lambda x, dtype=dtype: x.to(dtype), x, rtol=0, atol=0)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", ["digamma", "erfinv", "lgamma", "sigmoid", "sign", "rsqrt"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_functions(name: str, dtype: torch.dtype) -> None:
@@ -65,6 +66,7 @@ def test_quotients_and_what_is_left(dtype: torch.dtype, mode: str) -> None:
     same(torch.remainder if mode == "floor" else torch.fmod, x, y)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8])
 def test_integers_wrap(dtype: torch.dtype) -> None:
     limits = torch.tensor([torch.iinfo(dtype).min, torch.iinfo(dtype).max, 3, 1], dtype=dtype)
@@ -75,6 +77,7 @@ def test_integers_wrap(dtype: torch.dtype) -> None:
     same(lambda x: x**3, limits)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("to", [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8])
 @pytest.mark.parametrize("source", [torch.float32, torch.float64])
 def test_numbers_become_integers(source: torch.dtype, to: torch.dtype) -> None:

@@ -156,6 +156,7 @@ def test_what_does_not_fit_warpgroups_is_triton(sizes: Sizes, dtype: torch.dtype
     assert "gluon" not in source.text, "nobody can run it where there is no such GPU"
 
 
+@pytest.mark.sample(5)
 @pytest.mark.triton
 @pytest.mark.parametrize(
     ("mod", "sizes", "dtype", "block", "apart"),

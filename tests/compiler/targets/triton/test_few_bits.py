@@ -303,6 +303,7 @@ def test_whole_numbers_that_lie_halfway_stay_there() -> None:
 # -- shifts, and sums of very much ---------------------------------------------------------
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("target", ["cpp", "triton"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64], ids=str)
 def test_shifts_are_kernels(dtype: torch.dtype, target: str) -> None:

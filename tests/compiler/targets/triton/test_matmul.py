@@ -126,7 +126,7 @@ SMALL = {"BLOCK_M": 32, "BLOCK_N": 16, "BLOCK_K": 32, "GROUP_M": 2, "PROGRAMS": 
 WIDE = {"BLOCK_M": 16, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 4, "PROGRAMS": 2, "SPLITS": 1}
 
 
-@pytest.mark.sample(11)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("settings", [SMALL, WIDE], ids=["small", "wide"])
 @pytest.mark.parametrize("strategy", ["tiles", "persistent", "split"])
 @pytest.mark.parametrize("dtype", [HALF, BF16, F32], ids=str)
@@ -219,7 +219,7 @@ def test_an_operand_that_begins_at_an_odd_place_is_moved() -> None:
 # -- what fuses, and whether it is right --------------------------------------------------
 
 
-@pytest.mark.sample(11)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name: str) -> None:
     function, make, kernels = FUNCTIONS[name]
@@ -379,6 +379,7 @@ def test_what_takes_less_time_than_calling_blas_is_a_kernel(
     assert len(compiled.kernels) == 1
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", VECTORS)
 def test_products_of_a_vector_are_reductions(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def products(program: Program, names: tuple[str, ...]) -> tuple[str, ...]:

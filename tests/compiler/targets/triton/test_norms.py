@@ -82,6 +82,7 @@ def test_first_of_equal_extremes(kind: str, strategy: str) -> None:
     run(reduce_rows(kind, 5, 5000), strategy, change)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("strategy", ["persistent", "looped", "split"])
 @pytest.mark.parametrize("shape", [(5, 300), (33, 70), (2, 5000)])
 def test_a_rows_value_is_updated_where_it_lies(shape: tuple[int, int], strategy: str) -> None:

@@ -64,13 +64,14 @@ def kernels(function: Function, *inputs: torch.Tensor) -> str:
     return "\n".join(line for line in text.splitlines() if not line.strip().startswith("#"))
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("shape", [(2, 3, 16, 32), (1, 2, 24, 48), (1, 1, 5, 7), (1, 2, 6, 61)])
 @pytest.mark.parametrize("name", CASES)
 def test_same_as_eager(name: str, shape: tuple[int, ...]) -> None:
     kernels(CASES[name], torch.randn(shape))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("name", ["bilinear", "nearest", "bicubic"])
 def test_other_types(name: str, dtype: torch.dtype) -> None:

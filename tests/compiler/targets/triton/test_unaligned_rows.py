@@ -56,6 +56,7 @@ def test_sums_of_exponentials(dtype: torch.dtype, first: int, columns: int) -> N
     torch.testing.assert_close(loss, expected, rtol=2e-3, atol=2e-3, equal_nan=True)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("kind", ["sum", "max", "min", "prod"])
 @pytest.mark.parametrize("dtype", [HALF, BF16, torch.int8, torch.float8_e4m3fn])
 def test_other_reductions(kind: str, dtype: torch.dtype) -> None:

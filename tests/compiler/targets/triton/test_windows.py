@@ -18,6 +18,7 @@ from support.triton_cases import HALF, emit, run, symbolic_rows
 from support.triton_windows import blended, neighbors, overlapping, windows
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("strategy", ["", "tiled", "rows"])
 @pytest.mark.parametrize(
     "case",

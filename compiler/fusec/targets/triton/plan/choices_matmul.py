@@ -268,7 +268,7 @@ def _few_rows(rows: int, columns: int, inner: int, count: int) -> list[tuple[str
     many = ((128, 64, 6, 8), (32, 128, 6, 4), (128, 128, 4, 8), (32, 128, 3, 4), (64, 64, 5, 4))
     few = ((64, 128, 4, 4), (64, 64, 6, 4), (128, 64, 4, 4), (64, 256, 3, 4), (32, 256, 5, 4))
     found: list[tuple[str, Settings]] = []
-    for width, depth, stages, warps in many if short > 32 else few:
+    for width, depth, stages, warps in many if min(rows, columns) > 32 else few:
         tile = (width, short) if tall else (short, width)
         programs = -(-long // width) * count
         values = _setting(*tile, depth, stages, warps, GROUP_M=1)

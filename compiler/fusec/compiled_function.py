@@ -115,7 +115,7 @@ class CompiledFunction:
             return self.function(*args, **kwargs)
         return self._route(*args, **kwargs)
 
-    @torch.compiler.disable(reason="what is compiled already runs apart")
+    @torch.compiler.disable(reason="it runs apart")  # type: ignore[untyped-decorator]
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         """Run by the ordinary path, through TorchDynamo."""
         backend = self._backend

@@ -151,6 +151,19 @@ def test_functions_of_other_forms(text: str) -> None:
     assert not only_launches(load_file(start + text, "kernel.py")["launch"])
 
 
+def test_functions_without_a_text_of_their_own() -> None:
+    start = FILE.partition("def launch")[0]
+    closed = "def around(n):\n    def launch(x):\n        kernel[(n,)](x)\n    return launch\n"
+    assert not only_launches(load_file(start + closed, "kernel.py")["around"](3))
+    unknown: dict[str, Any] = {}
+    exec("def launch(x):\n    kernel[(1,)](x)\n", unknown)
+    assert not only_launches(unknown["launch"]), "no text is known"
+    pair = [
+        lambda x: x, 1,
+    ]  # fmt: skip
+    assert not only_launches(pair[0]), "its text is a part of something"  # type: ignore[arg-type]
+
+
 def launched(types: dict[str, str], args: tuple[Any, ...], **metadata: Any) -> RecordedLaunch:
     usual = {"num_warps": 4, "shared": 120, "name": "kernel"}
     kernel = SimpleNamespace(

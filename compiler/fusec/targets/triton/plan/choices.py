@@ -22,7 +22,7 @@ from fusec.targets.triton.plan.reduction_facts import overwrites_row_values
 from fusec.targets.triton.plan.tiling import by_stride, move, strides_of
 
 TILE_SIDE = 32
-LEAST_BYTES = 4096  # that a program moves; the next one takes as long to begin
+LEAST_BYTES = 4 << 10  # that a program moves; the next one takes as long to begin
 SHORT_ROW = 48  # elements; a loop over shorter rows has too little to do for a warp at a time
 
 

@@ -126,9 +126,7 @@ def row_loop(body: Body, axes: list[Symbol], programs: int) -> tuple[Knob, ...]:
     )
 
 
-def transposed_tile(
-    body: Body, buffers: Mapping[str, Buffer], points: int
-) -> tuple[int, int, int]:
+def transposed_tile(body: Body, buffers: Mapping[str, Buffer], points: int) -> tuple[int, int, int]:
     """Return rows, columns and warps of a tile whose memory lies along both of its sides.
 
     Two cache lines on each side; the turn happens in shared memory.  A transpose of halves takes

@@ -460,8 +460,8 @@ def _run(form: GraphForm, subject: Subject) -> Iterator[PassRun]:
         started = time.perf_counter()
         changes = each.run(subject)
         if changes:
-            for module in filter(None, (subject.module, subject.backward)):
-                module.recompile()
+            for changed in filter(None, (subject.module, subject.backward)):
+                changed.recompile()
         if changes and form is not GraphForm.CAPTURED and verifies():
             from fusec.graph.verifier import graph_problems
 

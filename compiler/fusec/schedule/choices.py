@@ -86,7 +86,7 @@ class ReadingKernel:
 
     sizes: tuple[tuple[Expr, ...], ...]
     reads: frozenset[str]
-    first: bool = True
+    first: bool
 
 
 def cheaper_again(

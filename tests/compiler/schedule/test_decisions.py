@@ -89,7 +89,7 @@ def test_the_reason_says_what_it_would_cost(
     uses: int, expansion: float, large: int, taps: bool, reason: str
 ) -> None:
     body = chain(3, 2)
-    assert choices.may_recompute(body, uses, expansion, large, taps=taps) == reason
+    assert choices.may_recompute(body, uses, expansion, large, False, taps) == reason
 
 
 def test_sums_of_columns_beside_rows() -> None:

@@ -48,7 +48,7 @@ class _Written:
     causal: bool
 
 
-def attend_at_once(module: fx.GraphModule, *, interpreted: bool = False) -> fx.GraphModule:
+def attend_at_once(module: fx.GraphModule, *, interpreted: bool) -> fx.GraphModule:
     """Return a captured graph that calls attention where it was written out.
 
     Args:

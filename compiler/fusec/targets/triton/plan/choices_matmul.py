@@ -71,7 +71,7 @@ class Product(ProductAxes):
     right: Operand | None
     packed: bool
     group: int
-    in_words: int = 0
+    in_words: int
 
     @property
     def sizes(self) -> tuple[Expr, Expr, Expr]:
@@ -100,7 +100,9 @@ def match_product(body: Body, buffers: Mapping[str, Buffer]) -> Product:
     packed = [operand for operand in node.args if reads_bytes(operand, inner)]
     group = gcd(*(group_of(operand, inner) for operand in packed)) if packed else 0
     several = column in body.reduce_axes
-    found = Product(node, axes.batch, row, column, inner, several, left, right, bool(packed), group)
+    found = Product(
+        node, axes.batch, row, column, inner, several, left, right, bool(packed), group, 0
+    )
     if not packed or several:
         return found
     laid = in_words(found, group, buffers)

@@ -7,6 +7,8 @@ it, and where torch is, torch's operator runs.
 from __future__ import annotations
 
 import hashlib
+import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,7 +73,13 @@ class PackagedKernel:
     def member(self) -> str:
         """The member that holds the text."""
         suffix = ".cpp" if isinstance(find_target(self.target), LibraryTarget) else ".py"
-        return f"kernels/{self.name.lower().strip('_') or 'kernel'}-{self.digest[:20]}{suffix}"
+        return f"kernels/{_plain_letters(self.name) or 'kernel'}-{self.digest[:20]}{suffix}"
+
+
+def _plain_letters(name: str) -> str:
+    """Return a name in letters that a file may have on every system: ``schärfe`` is scharfe."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode("ascii")
+    return re.sub(r"\W", "_", plain.lower(), flags=re.ASCII).strip("_")[:60]
 
 
 @dataclass(frozen=True)

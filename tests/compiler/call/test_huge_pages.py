@@ -210,6 +210,7 @@ def test_the_profiler_sees_it() -> None:
     assert sum(e.self_cpu_memory_usage for e in found.key_averages()) >= result.nbytes
 
 
+@pytest.mark.slow
 def test_gradients() -> None:
     x = torch.randn(COUNT, requires_grad=True)
     compiled = fusec.compile(lambda x: x.sin() * 2)

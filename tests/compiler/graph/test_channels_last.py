@@ -167,6 +167,7 @@ def test_an_input_that_is_updated_in_place() -> None:
     assert torch.equal(x, z)
 
 
+@pytest.mark.slow
 def test_gradients_and_changing_sizes() -> None:
     net, other = Block().train(), Block().train()
     other.load_state_dict(net.state_dict())

@@ -140,7 +140,7 @@ def _plain(name: str) -> str:
 
 
 def _without_overload(name: str) -> str:
-    """Return ``linear`` for ``_linear_pointwise_default``, as torch.fx calls what a pass has made."""
+    """Return ``linear`` for ``_linear_pointwise_default``, as torch.fx calls what passes make."""
     return re.sub(r"(_pointwise)?_default$", "", name).strip("_") or name
 
 

@@ -67,7 +67,7 @@ def count_kernels(*graphs: TimedGraph, seconds: float = 0.05) -> tuple[Counted, 
         seconds: For each kernel, about.
     """
     found = []
-    on_gpus: dict[int, nsight.Watched] = {}  # by where their counts are in what was found
+    on_gpus: dict[int, nsight.KernelRun] = {}  # by where their counts are in what was found
     for graph in graphs:
         # Calls have their number of threads once they are made.
         with graph.lock, torch.no_grad(), torch.random.fork_rng(devices=[]), _one_thread():
@@ -78,7 +78,7 @@ def count_kernels(*graphs: TimedGraph, seconds: float = 0.05) -> tuple[Counted, 
                     assert isinstance(step, str)
                     if any(is_gpu(tensor.device.type) for tensor in tensors):
                         kernel = part.kernels[step]
-                        on_gpus[len(found)] = nsight.Watched.of(kernel, tensors, call.args[1])
+                        on_gpus[len(found)] = nsight.KernelRun.of(kernel, tensors, call.args[1])
                         found.append(_recorded(kernel, call))
                     else:
                         found.append(_on_cpu(step, call, seconds))

@@ -71,7 +71,7 @@ for given, path in zip(every, sys.argv[2:]):
 
 
 @dataclass(frozen=True)
-class Watched:
+class KernelRun:
     """A kernel's file, and what it is called with.
 
     Attributes:
@@ -87,7 +87,7 @@ class Watched:
     sizes: tuple[int, ...]
 
     @classmethod
-    def of(cls, kernel: Kernel, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> Watched:
+    def of(cls, kernel: Kernel, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> KernelRun:
         """Return a kernel whose text in use is to be called with such tensors."""
         described = tuple(
             (tuple(t.shape), t.stride(), str(t.dtype).removeprefix("torch.")) for t in tensors
@@ -102,7 +102,7 @@ def find() -> str | None:
     return found or next((place for place in _PLACES if Path(place).exists()), None)
 
 
-def count(kernels: Sequence[Watched]) -> list[tuple[dict[str, float], str]]:
+def count(kernels: Sequence[KernelRun]) -> list[tuple[dict[str, float], str]]:
     """Run kernels' files under Nsight Compute, all of them in one process.
 
     Where one ends that process the rest run in another.
@@ -152,7 +152,7 @@ def line_counts(
     if find() is None:
         return LineCounts(text, missing=f"{NOT_HERE}: its ncu sees at which lines warps are")
     assert isinstance(target, PythonTarget)
-    with _child([Watched.of(kernel, tensors, sizes)]) as child:
+    with _child([KernelRun.of(kernel, tensors, sizes)]) as child:
         folder = Path(child[-1]).parent
         report = str(folder / "report")
         # What is compiled there is looked at afterwards.
@@ -174,7 +174,7 @@ def line_counts(
 
 
 @contextlib.contextmanager
-def _child(kernels: Sequence[Watched]) -> Iterator[list[str]]:
+def _child(kernels: Sequence[KernelRun]) -> Iterator[list[str]]:
     """Write down what the watched process does; yield its command, the kernels' files last."""
     given = [
         {"tensors": kernel.tensors, "entry": kernel.entry, "sizes": kernel.sizes}
@@ -263,4 +263,4 @@ def _add(row: Mapping[str, str], events: dict[str, float]) -> None:
         events[label] = before + value if metric.endswith(_ADDED) else max(before, value)
 
 
-__all__ = ["METRICS", "Watched", "count", "find", "line_counts", "read"]
+__all__ = ["METRICS", "KernelRun", "count", "find", "line_counts", "read"]

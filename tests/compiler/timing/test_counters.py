@@ -165,7 +165,7 @@ def test_one_process_of_ncu_counts_all(monkeypatch, tmp_path):
 
     def count(*texts: str) -> tuple[list[float | None], list[str], list[str]]:
         log.write_text("")
-        found = nsight.count([nsight.Watched(text, "start", (), ()) for text in texts])
+        found = nsight.count([nsight.KernelRun(text, "start", (), ()) for text in texts])
         read = [events.get("bytes read from memory") for events, _ in found]
         return read, [missing for _, missing in found], log.read_text().split()
 

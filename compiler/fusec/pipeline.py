@@ -249,11 +249,11 @@ def run_stages(state: Compilation, observe: Observer | None = None) -> list[Stag
 _PLAIN_WORDS = frozenset(
     "add sub mul div neg clone to convert_element_type expand view permute copy "
     "full alias maximum minimum output exp sum rsub unsqueeze pow sqrt rsqrt reciprocal "
-    "lift_fresh_copy eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or "
-    "bitwise_not checked".split()
+    "lift_fresh lift_fresh_copy eq ne lt le gt ge logical_and logical_or logical_not bitwise_and "
+    "bitwise_or bitwise_not checked".split()
 )
 # torch's names for what nobody calls so
-_SAID = {"convert_element_type": "cast", "lift_fresh_copy": "tensor"}
+_SAID = {"convert_element_type": "cast", "lift_fresh_copy": "tensor", "lift_fresh": "tensor"}
 
 
 def without_gradients(label: str) -> str:

@@ -36,7 +36,7 @@ PLAIN = f"--binaries {default_names()[-1]}"
 def test_a_cell_with_an_edit_is_shipped(real_shell):
     shell = real_shell
     shell.user_ns.update(torch=torch, x=torch.randn(16, 33), w=torch.randn(33), k=2.0)
-    run(shell, "%%fuse --name soft\ny = torch.softmax(x * w, -1) * k\ny.sum(0)")
+    run(shell, "%%fuse -q --name soft\ny = torch.softmax(x * w, -1) * k\ny.sum(0)")
     session = shell.magics_manager.registry["FuseMagics"].session
     name, kernel = next(iter(session.cells["soft"].kernels.items()))
     kernel.use(f"// mine: {name}\n{kernel.source}")
@@ -66,8 +66,8 @@ def test_a_cell_with_an_edit_is_shipped(real_shell):
 def test_mistakes_are_said_in_one_line(real_shell, tmp_path):
     shell = real_shell
     shell.user_ns.update(torch=torch, x=torch.randn(8))
-    run(shell, "%%fuse --name defs\ndef double(x):\n    return x * 2\n")
-    run(shell, "%%fuse --name one\ny = x.sin()")
+    run(shell, "%%fuse -q --name defs\ndef double(x):\n    return x * 2\n")
+    run(shell, "%%fuse -q --name one\ny = x.sin()")
     for line, words in (
         ("it nothing", "there is no cell named 'nothing'"),
         ("it defs", "defines functions"),

@@ -33,6 +33,7 @@ from fusec.capture.guards.described import (
     too_often,
 )
 from fusec.capture.limits import as_often_as_asked
+from fusec.capture.module_hooks import hook_tables, put_around, puts_hook, share_hooks
 from fusec.capture.repeated_layers import RepeatedLayers
 from fusec.capture.shortcut import Shortcut, find_frame
 from fusec.compiled.graph import CompiledGraph
@@ -91,8 +92,9 @@ class CompiledFunction:
         if callable(getattr(optimize, "callback", None)):  # not where TorchDynamo is switched off
             self._watch = optimize.callback = FrozenWatch(optimize.callback)
         self._optimized = optimize(function)
-        # Whether a module got hooks after it was captured, which run around it.
+        # Whether hooks were put on this, a module: they run around it.
         self._hooked = False
+        self._hooks = hook_tables(function)
         self._taken: TakenUp | None = None  # what other processes have compiled; looked for once
         # What a call goes to: the ordinary path until there is a shorter one.
         self._route: Callable[..., Any] = self._run_noted if is_recording() else self._run
@@ -106,9 +108,14 @@ class CompiledFunction:
         """Run; the first call with new kinds of inputs compiles."""
         # Where there is a native part, this is what TorchDynamo sees, and calls go to the route.
         if is_dynamo_compiling():  # another compiled function calls this one: it takes it in
-            return (self._optimized if self._hooked else self.function)(*args, **kwargs)
+            if self._hooked:  # TorchDynamo would leave out the hooks that run around a module
+                return self._run(*args, **kwargs)
+            for hooks in self._hooks:  # it asks for these then, which of a module's it does not
+                tuple(hooks.keys())
+            return self.function(*args, **kwargs)
         return self._route(*args, **kwargs)
 
+    @torch.compiler.disable(reason="it runs apart")  # type: ignore[untyped-decorator]
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         """Run by the ordinary path, through TorchDynamo."""
         backend = self._backend
@@ -189,11 +196,17 @@ class CompiledFunction:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction:
         """Return another one, of a copy of the original, with nothing compiled yet."""
-        return CompiledFunction(copy.deepcopy(self.function, memo), self.options)
+        return self._for_copy(CompiledFunction(copy.deepcopy(self.function, memo), self.options))
 
     def __copy__(self) -> CompiledFunction:
         """Return another one of the same original, with nothing compiled yet."""
-        return CompiledFunction(self.function, self.options)
+        return self._for_copy(CompiledFunction(self.function, self.options))
+
+    def _for_copy(self, other: CompiledFunction) -> CompiledFunction:
+        if self._hooked:
+            share_hooks(self._optimized, other._optimized)
+            other._hooked = True
+        return other
 
     def __reduce__(self) -> Any:
         """Be pickled as the original, or, where a decorator made it, by name as the original is.
@@ -214,12 +227,10 @@ class CompiledFunction:
         """Offer what the original offers: a module's ``parameters()``, a function's docstring."""
         if name.startswith("_") or name == "function":
             raise AttributeError(name)
-        if name in _HOOKS and self._backend.graphs and isinstance(self._optimized, nn.Module):
-            # What is captured has the hooks of its time, and no guard of TorchDynamo's asks for
-            # new ones: these run around it, which is what torch.compile's module does.
+        if puts_hook(name) and isinstance(self._optimized, nn.Module):
             self._hooked = True
             self._choose_route()
-            return getattr(self._optimized, name)
+            return put_around(self._optimized, name)
         return getattr(self.function, name)
 
     def _export_guards(self, guards: Any) -> None:
@@ -356,12 +367,6 @@ class CompiledFunction:
     def __repr__(self) -> str:
         name = self._name()
         return f"<fusec.CompiledFunction {name}: {counted(len(self.graphs), 'graph')}>"
-
-
-# What puts a hook on a module's calls.
-_HOOKS = frozenset(
-    "register_forward_hook register_forward_pre_hook register_full_backward_pre_hook".split()
-)
 
 
 def _module(function: Callable[..., Any]) -> nn.Module:

@@ -111,11 +111,12 @@ def test_triton_is_imported_by_its_own_target_alone() -> None:
 
 
 def run_bare(kind: str, folder: Path) -> str:
-    paths = [TESTS / "support" / "bare", ROOT / "compiler", ROOT / "ext"]
+    paths = [str(TESTS / "support" / "bare"), str(ROOT / "compiler"), str(ROOT / "ext")]
+    paths += os.environ.get("PYTHONPATH", "").split(os.pathsep)  # where libraries may be, too
     environment = {
         **os.environ,
         "FUSEC_BARE": kind,
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "FUSEC_STRICT": "1",
     }
     done = subprocess.run(

@@ -261,7 +261,7 @@ STATE = (
     _fault(
         "a module that a module of the language's has imported",
         "state",
-        launch="tl.random.tl.os.system('touch /tmp/fusec-fault')",
+        launch="tl.random.tl.core.inspect.os.system('touch /tmp/fusec-fault')",
         outside=True,
     ),
     _fault(
@@ -275,7 +275,7 @@ STATE = (
         "all that a module of the language's has",
         "state",
         top="from triton.language.random import *\n",
-        launch="tl.os.system('touch /tmp/fusec-fault')",
+        launch="tl.core.inspect.os.system('touch /tmp/fusec-fault')",
         outside=True,
     ),
     _fault(
@@ -418,7 +418,8 @@ MET = (
     _fault(
         "an endless loop where all is NaN",
         "met",
-        "most = tl.max(tl.max(x, 0), 0)\nwhile most != most:\n    most = most * 1.0",
+        "most = tl.max(tl.max(x, 0), 0)\nwhile most != most:\n"
+        f"    most += tl.atomic_add(x_ptr.to({_INT}), 0).to(tl.float32)",
         "finish",
     ),
     _fault(
@@ -426,6 +427,7 @@ MET = (
         "hidden",
         launch="if hash('a') % 1000 == 3:\n    return",
         says="hash",
+        outside=True,  # as it should be in nearly all processes
     ),
     _fault(
         "what Python calls by itself, in a class made by a call",

@@ -119,15 +119,17 @@ class Quick:
         chosen, covering = self.chosen(sources), Covering(self.options.lines)
         # What all tests share is set up once, and whatever the first one needs is imported.
         session.items[0].ihook.pytest_runtest_protocol(
-            item=session.items[0], nextitem=session.items[0]
+            item=session.items[0],
+            nextitem=session.items[-1],  # so that nothing of its own stays
         )
         placing = Placing()
         gc.freeze()  # forks share what is there
         self.options.results.unlink(missing_ok=True)
         nothing = replace(chosen[0][1], span=(0, 0), text="")
         passing = [items[name] for name in covering.tests if name in items][:10]
-        if self.judge(placing, nothing, sources[nothing.file], passing, 300)[0] != "survived":
-            raise RuntimeError("tests fail where nothing is changed")
+        said = self.judge(placing, nothing, sources[nothing.file], passing, 300)
+        if said[0] != "survived":
+            raise RuntimeError(f"tests fail where nothing is changed: {said}")
         turns = multiprocessing.get_context("fork").Value("i", 0)
         children = []
         for _ in range(self.options.jobs):

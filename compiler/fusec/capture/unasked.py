@@ -252,6 +252,7 @@ def _install(function: Any, unasked: UnaskedGradients) -> None:
         ctx.materialize_grads = True
         return key(ctx)
 
+    forward.__wrapped__ = slow_forward  # type: ignore[attr-defined]  # what AOTAutograd made tells
     for method in (forward, backward):
         never_traced()(method.__code__)
     function._compiled_autograd_key = staticmethod(compiled_autograd_key)

@@ -359,17 +359,22 @@ class _Driver:
             return
         self.lowering.label, self.lowering.hint = "constant", readable(node)
         (self.values[node],) = self.lowering.extern(
-            _Constant(tensor), (), {}, ExternKind.OWNED_TENSOR
+            OwnedTensor(tensor), (), {}, ExternKind.OWNED_TENSOR
         )
 
 
-class _Constant:
-    """Returns a tensor that the graph holds."""
+class OwnedTensor:
+    """Returns a tensor that the graph holds.
+
+    Attributes:
+        tensor: It; nobody changes it.
+    """
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
 
     def __call__(self) -> torch.Tensor:
+        """Return it."""
         return self.tensor
 
     def __repr__(self) -> str:

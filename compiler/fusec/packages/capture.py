@@ -10,6 +10,7 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
+import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,8 +65,10 @@ class CapturedCall:
         graph: The captured graph.
         part: Its compiled part.
         inputs: For each input of the part the leaf's number, or the tensor that is a weight.
+        views: By the number of a graph's output that lies in a leaf's memory, the leaf's.
         result: How the result is put together of the graph's outputs.
         expected: What the compiled function returned for ``leaves``.
+        sharing: Which of the result's tensors and the leaves share memory.
     """
 
     name: str
@@ -77,8 +80,10 @@ class CapturedCall:
     graph: CompiledGraph
     part: CompiledPart
     inputs: tuple[int | torch.Tensor, ...]
+    views: Mapping[int, int]
     result: Any
     expected: Any
+    sharing: frozenset[tuple[int, int]]
 
 
 def parameters_of(compiled: CompiledFunction) -> inspect.Signature:
@@ -123,8 +128,10 @@ def capture(
         seen.graph,
         seen.part,
         _inputs(name, seen, again),
-        _result(name, seen),
+        _views(seen),
+        _result(watch, seen),
         seen.result,
+        sharing(seen.result, seen.leaves),
     )
 
 
@@ -452,11 +459,32 @@ def _inputs(name: str, seen: _Seen, again: _Seen) -> tuple[int | torch.Tensor, .
     return tuple(found)
 
 
+def _views(seen: _Seen) -> dict[int, int]:
+    memory = {memory_of(leaf): i for i, leaf in enumerate(seen.leaves) if memory_of(leaf)}
+    places = ((i, memory.get(memory_of(each))) for i, each in enumerate(seen.returned))
+    return {i: leaf for i, leaf in places if leaf is not None}
+
+
+def memory_of(value: object) -> int:
+    """Return where the memory begins that a tensor lies in; 0 for what has none."""
+    return value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) else 0
+
+
+def sharing(result: Any, leaves: Sequence[Any]) -> frozenset[tuple[int, int]]:
+    """Return which of a result's tensors share memory, with each other and with a call's leaves."""
+    found: list[Any] = []
+    flatten(result, found)
+    memory = [memory_of(each) for each in (*leaves, *found)]
+    pairs = itertools.combinations(range(len(memory)), 2)
+    return frozenset((a, b) for a, b in pairs if memory[a] and memory[a] == memory[b])
+
+
 def _same(value: object, known: Sequence[object]) -> int | None:
     return next((i for i, each in enumerate(known) if each is value), None)
 
 
-def _result(name: str, seen: _Seen) -> Any:
+def _result(watch: _Watch, seen: _Seen) -> Any:
+    name = watch.compiled._name()
     # Sizes that TorchDynamo's code takes and the graph does not get may be in the result.
     measures = seen.measured > sum(type(value) is int for value in seen.given)
 
@@ -468,9 +496,11 @@ def _result(name: str, seen: _Seen) -> Any:
         if at is not None and isinstance(value, (torch.Tensor, _Number)):
             return {"output": at}
         if isinstance(value, torch.Tensor):
+            if watch.compiled.breaks:
+                raise watch.refusal()
             raise CannotPackage(
-                f"{name} returns a tensor that its graph does not compute",
-                "a package returns what it computes, or what it is given",
+                f"{name} returns a tensor that it is not given and does not compute",
+                "return a copy of it: .clone()",
             )
         if isinstance(value, PLAIN):
             if type(value) is int and measures:
@@ -484,11 +514,12 @@ def _result(name: str, seen: _Seen) -> Any:
         if type(value) in (tuple, list, torch.Size):
             kind = "list" if type(value) is list else "tuple"
             return {kind: [described(each) for each in value]}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
+        fields = _fields(value)
+        if fields is not None:
             return {
                 "named": [described(each) for each in value],
                 "name": type(value).__name__,
-                "fields": list(value._fields),
+                "fields": list(fields),
             }
         raise CannotPackage(
             f"{name} returns a {type(value).__name__}",
@@ -498,6 +529,16 @@ def _result(name: str, seen: _Seen) -> Any:
     return described(seen.result)
 
 
+def _fields(value: Any) -> tuple[str, ...] | None:
+    """Return the fields of a named tuple, or of what torch returns as one (``x.max(1)``)."""
+    if not isinstance(value, tuple):
+        return None
+    if type(value).__module__ == torch.return_types.__name__:
+        found: tuple[str, ...] = type(value).__match_args__  # type: ignore[attr-defined]
+        return found
+    return getattr(value, "_fields", None)
+
+
 def plain_value(value: Any) -> dict[str, Any]:
     """Return a plain value as JSON that keeps its type."""
     if isinstance(value, float):
@@ -505,4 +546,12 @@ def plain_value(value: Any) -> dict[str, Any]:
     return {"plain": value}
 
 
-__all__ = ["PLAIN", "CapturedCall", "capture", "parameters_of", "plain_value", "rebuilt"]
+__all__ = [
+    "PLAIN",
+    "CapturedCall",
+    "capture",
+    "parameters_of",
+    "plain_value",
+    "rebuilt",
+    "sharing",
+]

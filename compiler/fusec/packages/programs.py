@@ -7,6 +7,9 @@ it, and where torch is, torch's operator runs.
 from __future__ import annotations
 
 import hashlib
+import re
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +22,7 @@ from fusec.ir.index import Expr
 from fusec.ir.printer import dtype_name
 from fusec.ir.program import Compute, Extern, TensorRef
 from fusec.kernel import Kernel
+from fusec.lower.program import OwnedTensor
 from fusec.packages import bundled
 from fusec.packages.capture import CapturedCall, plain_value
 from fusec.packages.errors import CannotPackage
@@ -69,7 +73,13 @@ class PackagedKernel:
     def member(self) -> str:
         """The member that holds the text."""
         suffix = ".cpp" if isinstance(find_target(self.target), LibraryTarget) else ".py"
-        return f"kernels/{self.name.lower().strip('_') or 'kernel'}-{self.digest[:20]}{suffix}"
+        return f"kernels/{_plain_letters(self.name) or 'kernel'}-{self.digest[:20]}{suffix}"
+
+
+def _plain_letters(name: str) -> str:
+    """Return a name in letters that a file may have on every system: ``schärfe`` is scharfe."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode("ascii")
+    return re.sub(r"\W", "_", plain.lower(), flags=re.ASCII).strip("_")[:60]
 
 
 @dataclass(frozen=True)
@@ -179,6 +189,11 @@ class _Plain:
             self._input(position, buffer, weights)
         self._require_unchanged_weights()
         for step in self.source.steps:
+            if isinstance(step, Extern) and isinstance(step.target, OwnedTensor):
+                (buffer,) = step.outputs  # torch.tensor([1.0, 2.0]): a weight like others
+                number = weights.number(step.target.tensor, self.source.buffers[buffer].hint)
+                self._buffer(buffer, "weight", number)
+                continue
             self.program.steps.append(
                 self._kernel(step) if isinstance(step, Compute) else self._operator(step)
             )
@@ -452,7 +467,36 @@ class _Plain:
         made = [self._value(each) for each in self.source.outputs]
         for position, name in enumerate(updated):
             self.program.updates.append({"output": position, "buffer": self._buffer(name)})
+        for position, leaf in self.captured.views.items():
+            place = position + len(updated)
+            if made[place] is not None:  # else it is the argument itself
+                made[place] = self._view_of_input(made[place], leaf, made)
         self.program.outputs = made
+
+    def _view_of_input(self, value: dict[str, Any], leaf: int, made: Sequence[Any]) -> Any:
+        """Return an output that lies in an argument's memory as a view of it.
+
+        The graph returns a view of what it updates as one of the new value.
+
+        Raises:
+            CannotPackage: It is none as far as the program says.
+        """
+        name = self.source.inputs[self.captured.inputs.index(leaf)]
+        number, buffers = self._buffer(name), self.program.buffers
+        if value["buffer"] == number:
+            return value
+        for update in self.program.updates:
+            new = made[update["output"]]
+            alike = all(
+                buffers[number][key] == buffers[new["buffer"]][key]
+                for key in ("dtype", "shape", "strides")
+            )
+            if update["buffer"] == number and new == {"buffer": value["buffer"]} and alike:
+                return {**value, "buffer": number}
+        raise CannotPackage(
+            f"{self.captured.name} returns a view of {self.captured.names[leaf]}, which it updates",
+            "return a copy of it: .clone()",
+        )
 
 
 def outputs_before(captured: CapturedCall) -> int:

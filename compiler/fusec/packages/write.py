@@ -37,6 +37,7 @@ from fusec.packages.capture import (
     plain_value,
     rebuilt,
     require_tensors,
+    sharing,
 )
 from fusec.packages.errors import CannotPackage
 from fusec.packages.gpu import DEVICE, GpuCodes, check_gpus, gpu_target
@@ -345,6 +346,12 @@ class _Contents:
             with torch.no_grad():
                 result = loaded(*bound.args, **bound.kwargs)
             _require_alike(self.name, result, found.expected)
+            if sharing(result, leaves) != found.sharing:
+                raise CannotPackage(
+                    f"{self.name} returns tensors that share memory with others in a way that no "
+                    "package keeps",
+                    "return copies of them: .clone()",
+                )
 
     # -- members --------------------------------------------------------------------------------
 
@@ -374,8 +381,8 @@ class _Contents:
         parameters = []
         for each in self.signature.parameters.values():
             entry: dict[str, Any] = {"name": each.name, "kind": _KINDS[each.kind]}
-            if each.default is not inspect.Parameter.empty and isinstance(each.default, PLAIN):
-                entry["default"] = plain_value(each.default)
+            if each.default is not inspect.Parameter.empty:
+                entry["default"] = _default(each.default)
             parameters.append(entry)
         return {
             "parameters": parameters,
@@ -445,6 +452,17 @@ class _Contents:
                 tensor = tensor.as_strided((count,), (1,))
             found[name] = tensor.cpu().clone(memory_format=torch.contiguous_format)
         return bytes(save(found))
+
+
+def _default(value: Any) -> dict[str, Any]:
+    """Return a parameter's default as JSON; of what no package holds, its type alone."""
+    if type(value) in PLAIN:
+        return plain_value(value)
+    if type(value) in (tuple, list):
+        return {type(value).__name__: [_default(each) for each in value]}
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {"dict": [{"key": k, "value": _default(v)} for k, v in value.items()]}
+    return {"left_out": type(value).__name__}
 
 
 @contextlib.contextmanager

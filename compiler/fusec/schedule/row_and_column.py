@@ -62,15 +62,14 @@ def cross_all(groups: Groups, overrides: Overrides, mutated: set[str]) -> list[F
     sums = {n for n, step in enumerate(groups.steps) if _adds_columns(step)}
 
     def push(pairs: Iterable[tuple[int, int]]) -> None:
-        for rows, columns in pairs:
+        for rows, columns in {*pairs, *((b, a) for a, b in pairs)}:
             if columns in sums:
                 saved = groups.saved_bytes(*groups.ordered(rows, columns))
                 ages = (groups.version[rows], groups.version[columns])
                 heapq.heappush(heap, (-saved, rows, columns, *ages))
 
     rests: dict[int, int] = {}  # row kernel to what adds up the sums of its pieces
-    pairs = {pair for n in sums for pair in groups.pairs_of(n)}
-    push(pairs | {(b, a) for a, b in pairs})
+    push({pair for n in sums for pair in groups.pairs_of(n)})
     while heap:
         negative, rows, columns, *ages = heapq.heappop(heap)
         if [groups.version[rows], groups.version[columns]] != ages:
@@ -103,7 +102,7 @@ def cross_all(groups: Groups, overrides: Overrides, mutated: set[str]) -> list[F
             decisions.append(joined)
         else:
             rests[rows] = columns
-        push({(rows, b if a == rows else a) for a, b in groups.pairs_of(rows)})
+        push(groups.pairs_of(rows))  # which adds up no columns any more
     return decisions
 
 
@@ -273,16 +272,16 @@ def one_row_axis(body: Body) -> Body:
 def _along_rows(body: Body, buffers: Mapping[str, Buffer]) -> bool:
     """Whether memory runs along the rows, for more bytes than it does down the columns."""
     last = body.reduce_axes[-1]
-    along = across = 0
+    more_along = 0
     for node in body.loads():
         buffer = buffers[node.buffer]
         offset = buffer.offset(node.index)
         size = choices.buffer_bytes(buffer)
         if offset.is_affine_in(last) and offset.coefficient(last) == 1:
-            along += size
+            more_along += size
         elif last in offset.symbols():
-            across += size
-    return along > across
+            more_along -= size
+    return more_along > 0
 
 
 def _rest(body: Body, parts: Mapping[Node, Buffer], pieces: Expr) -> Body:

@@ -54,6 +54,7 @@ extern "C" int64_t probe(const int64_t* x, int64_t n, int64_t threads)
 }
 """
 ENTRY = "openmp.o"
+_CXX = "libstdc++.so.6"
 _OPENMP = Path(__file__).with_name("openmp")
 
 
@@ -69,6 +70,7 @@ class Compiler:
         family: ``gcc``, ``clang``, ``apple`` or ``zig``.
         entry: The object that answers this compiler's calls of OpenMP with the runtime's, where
             that is another's; empty where it needs none.
+        cxx: The file of the shared C++ library; empty where the compiler names none.
     """
 
     path: str
@@ -77,6 +79,7 @@ class Compiler:
     runtime: str = ""
     family: str = "gcc"
     entry: str = ""
+    cxx: str = ""
 
     @property
     def facts(self) -> Family:
@@ -106,6 +109,8 @@ class Compiler:
         command += system.link_flags()
         for flag in (*self.flags, *extra):
             command += family.translate(flag)
+        # By its file: some compilers (-static-libstdc++) would put all of it into every kernel.
+        command += [self.cxx] if self.cxx and not plain else []
         command += [self.runtime, *system.runtime_flags(self.runtime)] if self.runtime else []
         if self.runtime and system.name == "linux" and family.name != "zig":
             # Named one by one, so that the compiler's own libgomp is not among them.
@@ -268,6 +273,7 @@ def probe(executable: str, march: tuple[str, ...] = ()) -> Compiler | None:
         "runtime": runtime,
         "choices": [list(flags) for flags in choices],
         "entry": hashlib.sha256((_OPENMP / "entry.cpp").read_bytes()).hexdigest(),
+        "cxx": _CXX,
     }
     store = default_store()
     entry = store.get("compiler", key)
@@ -280,11 +286,13 @@ def probe(executable: str, march: tuple[str, ...] = ()) -> Compiler | None:
             found["runtime"],
             family.name,
             str(entry.path(ENTRY)) if ENTRY in entry.files else "",
+            found["cxx"],
         )
     with scratch() as folder:
+        cxx = shared_library(executable, family)
         # torch's runtime first; the compiler's own (LLVM's, for clang) where that does not link.
         for library in dict.fromkeys((runtime, "")):
-            made = Compiler(executable, version, (), library, family.name)
+            made = Compiler(executable, version, (), library, family.name, cxx=cxx)
             if family.calls == "kmp" and "libgomp" in Path(library).name:
                 made = replace(made, entry=build_entry(made, folder))
                 if not made.entry:
@@ -302,12 +310,34 @@ def probe(executable: str, march: tuple[str, ...] = ()) -> Compiler | None:
 
 def _remember(key: dict[str, object], compiler: Compiler) -> Compiler:
     """Keep what worked in the store, and return it as it is kept."""
-    record = {"flags": list(compiler.flags), "runtime": compiler.runtime}
+    record = {"flags": compiler.flags, "runtime": compiler.runtime, "cxx": compiler.cxx}
     files: dict[str, bytes | Path] = {"compiler.json": json.dumps(record).encode()}
     if compiler.entry:
         files[ENTRY] = Path(compiler.entry)
     kept = default_store().put("compiler", key, files)
     return replace(compiler, entry=str(kept.path(ENTRY)) if compiler.entry else "")
+
+
+def shared_library(executable: str, family: Family) -> str:
+    """Return the file of the shared C++ library that a compiler links with.
+
+    Returns:
+        Empty where it has none of this name, or is no compiler for Linux.
+
+    Raises:
+        TimeoutError: It does not answer.
+    """
+    if this_system().name != "linux" or family.name == "zig":
+        return ""
+    command = [executable, f"-print-file-name={_CXX}"]
+    try:
+        status, said = run(command, None, os.environ, VERSION_SECONDS)
+    except TimeoutError:
+        raise
+    except OSError:
+        return ""
+    path = said.strip()
+    return path if status == 0 and Path(path).is_absolute() else ""  # else it is the name alone
 
 
 def build_entry(compiler: Compiler, folder: str) -> str:

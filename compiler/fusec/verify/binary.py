@@ -48,9 +48,15 @@ _OWN_STARTS = frozenset({"frame_dummy", "__do_global_dtors_aux", "register_tm_cl
 _LOCKS = re.compile(r"_*\.gomp_critical.*")  # no name of C++ begins with a point
 _WORD = 8
 _MACHINES = {"X86_64": "x86_64", "ARM64": "aarch64"}
+# What the C++ library keeps of exceptions that are under way.
+_ARCHIVED = frozenset({"__cxa_get_globals", "__cxa_get_globals_fast"})
 # What is said of a library has to fit into a message.
 _MOST_ODD = 100
 _MOST_NUMBERS = 400
+_WHOLE = (
+    "the compiler has put the whole C++ library into it (-static-libstdc++), so that nobody can "
+    "tell what is the kernel's own: use nothing of that library, or set CXX to another compiler"
+)
 _INSTEAD = "; leave it out, or say --trust if it has to be there"
 
 # In C++ these are no calls, so that the file imports nothing.
@@ -112,6 +118,7 @@ class LibraryFacts:
         odd: Instructions that no kernel may have, each once.
         code_and_data: Whether memory that can be written can be run, too.
         numbers: What it compares with or computes with, as far as its machine is known.
+        archive: Whether the C++ library was put into it, so that nobody can tell what is its own.
     """
 
     refused: tuple[tuple[str, str], ...] = ()
@@ -123,6 +130,7 @@ class LibraryFacts:
     odd: tuple[Odd, ...] = ()
     code_and_data: bool = False
     numbers: tuple[float, ...] = ()
+    archive: bool = False
 
     @property
     def at_once(self) -> LibraryFacts:
@@ -226,6 +234,7 @@ def _elf(binary: Any) -> LibraryFacts:
         _odd(binary, named, strict=True),
         _written_and_run(binary),
         _constants(binary),
+        any(s.shndx and str(s.name) in _ARCHIVED for s in symbols),
     )
 
 
@@ -327,6 +336,8 @@ def problem(
         line_of: Finds the line of an instruction, where names do not tell.
         instead: What to do about it.
     """
+    if facts.archive:
+        return Finding("unsafe", _WHOLE)
     plain = without_comments(text)
     # What stands first in the text; what the compiler has put in explains least.
     found = sorted(
@@ -463,8 +474,13 @@ def _readable(symbol: str) -> str:
     """Return a symbol as C++ writes it, without its parameters."""
     if symbol == "__assert_fail":
         return "assert"
+    shown = _demangled(symbol).replace("(anonymous namespace)::", "")
+    return re.sub(r"\(.*|\[abi:\w+\]", "", shown)
+
+
+def _demangled(symbol: str) -> str:
     shown = _demangle(symbol.encode()) if symbol.startswith("_Z") else b""
-    return re.sub(r"\(.*|\[abi:\w+\]", "", (shown or symbol.encode()).decode())
+    return (shown or symbol.encode()).decode()
 
 
 @functools.cache
@@ -486,7 +502,12 @@ def _demangle(symbol: bytes) -> bytes | None:
 
 def _own_name(symbol: str) -> str:
     """Return what a text calls a variable or function of its own."""
-    shown = re.sub(r"^(typeinfo|guard variable|vtable) for ", "", _readable(symbol))
+    shown = re.sub(r"^(typeinfo|guard variable|vtable) for ", "", _demangled(symbol))
+    # A variable within a function stands behind that function's parameters.
+    within = re.search(r"::(\w+)$", re.sub(r"\[abi:\w+\]", "", shown))
+    if within:
+        return within[1]
+    shown = re.sub(r"\(.*|\[abi:\w+\]", "", shown.replace("(anonymous namespace)::", ""))
     return re.sub(r"\.\d+$", "", shown.rpartition("::")[2])
 
 

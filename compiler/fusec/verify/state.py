@@ -30,15 +30,16 @@ def snapshot() -> Mapping[str, Any]:
 
 def of_torch() -> Mapping[str, Any]:
     """Return what Python can change of this process and of torch, in the same words."""
-    generator = torch.get_rng_state()
+    generators = [torch.get_rng_state()]
     device = None
     if torch.cuda.is_initialized():
         device = torch.cuda.current_stream(), torch.cuda.current_device()
+        generators.append(torch.cuda.get_rng_state())
     return {
         "the current folder": os.getcwd(),
         "the environment": dict(os.environ),
         "how signals are taken": [signal.getsignal(number) for number in signal.valid_signals()],
-        "torch's random numbers": generator.numpy().tobytes(),
+        "torch's random numbers": [each.numpy().tobytes() for each in generators],
         "whether gradients are recorded": torch.is_grad_enabled(),
         "torch's default type": torch.get_default_dtype(),
         "torch's number of threads": torch.get_num_threads(),

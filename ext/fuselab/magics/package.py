@@ -64,6 +64,7 @@ class PackageMagics(SessionMagics):
         the cell assigns, by name: fusec.load("NAME.fuse")(x=x)["y"].
         """
         args = parsed(self.fuse_package, "%fuse_package", line)
+        from fusec.packages.runtime import PackageError
         from fuselab.session.packaging import package_cells  # imports the compiler
 
         options: dict[str, Any] = {"dynamic": args.dynamic, "weights": args.weights}
@@ -73,7 +74,7 @@ class PackageMagics(SessionMagics):
             cells = [self.session.cell(each) for each in args.cells or [None]]
             name = args.name.removesuffix(".fuse")
             written = package_cells(self.session, name, cells, **options)
-        except (UnknownName, FuselabError, FusecError, OSError) as error:
+        except (UnknownName, FuselabError, FusecError, PackageError, OSError) as error:
             raise UsageError(f"%fuse_package: {error}") from None
         rows = []
         for cell, each in zip(cells, written, strict=True):
@@ -81,9 +82,11 @@ class PackageMagics(SessionMagics):
             notes = [*(f"edited: {k}" for k in each.edited), *each.fixed]
             notes += [f"needs torch: {reason}" for reason in reasons]
             size = f"{each.size / 1e6:.2f} MB"
-            said = "; ".join(notes) or "runs without torch"
-            rows.append((cell.name, str(each.path), size, ", ".join(each.binaries), said))
-        display(Table(("cell", "written to", "size", "processors", "notes"), tuple(rows)))
+            said = "; ".join(notes if reasons else [*notes, "runs without torch"])
+            calls = "; ".join(one.partition(": ")[2] for one in each.specializations)
+            rows.append((cell.name, str(each.path), calls, size, ", ".join(each.binaries), said))
+        head = ("cell", "written to", "for calls like", "size", "processors", "notes")
+        display(Table(head, tuple(rows)))
 
 
 __all__ = ["PackageMagics"]

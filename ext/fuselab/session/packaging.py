@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import fusec
+from fusec.errors import FusecError
 from fusec.inspect.planner import Call
 from fusec.kernel import Kernel
+from fusec.packages.runtime import PackageError
 from fuselab.errors import FuselabError
 
 if TYPE_CHECKING:
@@ -52,11 +55,12 @@ def package_cells(
         NotPackaged: A cell is no function of tensors.
         FusecError: It does what no package can hold.
     """
-    written = []
+    written: list[Packaged] = []
     for cell in cells:
         stem = name if len(cells) == 1 else f"{name}-{cell.name}"
         path = Path(f"{stem}.fuse").expanduser()
-        with cell.lock:
+        with cell.lock, _what_was_written(written):
+            _require_one_graph(cell)
             function, arguments = cell_function(cell, session.namespace)
             prefix = next((f.options.name for f in cell.functions if f.options.name), "")
             compiled = fusec.compile(function, name=prefix, dynamic=False)
@@ -73,6 +77,29 @@ def package_cells(
     return written
 
 
+@contextlib.contextmanager
+def _what_was_written(written: Sequence[Packaged]) -> Iterator[None]:
+    """Add to an error which packages there are already."""
+    try:
+        yield
+    except (FusecError, FuselabError, PackageError) as error:
+        names = ", ".join(str(each.path) for each in written)
+        if not names:
+            raise
+        hint = f"; {error.hint}" if error.hint else ""
+        raise NotPackaged(error.message, f"{names} was written before{hint}") from None
+
+
+def _require_one_graph(cell: FusedCell) -> None:
+    """Refuse a cell of which it is known that Python runs in between, before it runs again."""
+    for each in cell.breaks:
+        if not each.expected:
+            where = f" ({each.where})" if each.where is not None else ""
+            raise NotPackaged(
+                f"{cell.name} is more than one graph: {each.reason}{where}", each.hint
+            )
+
+
 def cell_function(
     cell: FusedCell, namespace: dict[str, Any]
 ) -> tuple[FunctionType, dict[str, Any]]:
@@ -87,14 +114,20 @@ def cell_function(
             f"{cell.name} defines functions, and does not say which call to package",
             "name one: fusec.package(FUNCTION.fused, [(x, y)], 'name.fuse')",
         )
+    if not any(each.kind == "fused" for each in plan.segments):
+        raise NotPackaged(f"{cell.name} computes nothing with tensors")
     if len(plan.segments) != 1 or plan.segments[0].kind != "fused":
         first = next((s for s in plan.segments if s.kind != "fused"), plan.segments[0])
         raise NotPackaged(f"{cell.name} is not fused as a whole: {first}", "package a smaller cell")
     (segment,) = plan.segments
-    given = {n: namespace[n] for n in segment.reads if isinstance(namespace.get(n), _PLAIN)}
+    there = (n for n in segment.reads if n in namespace)
+    given = {n: namespace[n] for n in there if isinstance(namespace[n], _PLAIN)}
     missing = [n for n in segment.reads if n not in namespace and not hasattr(builtins, n)]
     if missing:
-        raise NotPackaged(f"{cell.name} reads {', '.join(missing)}, which is not there any more")
+        raise NotPackaged(
+            f"{cell.name} reads {', '.join(missing)}, which is not there any more",
+            "assign it again, or run the cell again",
+        )
     results = tuple(plan.out) if plan.out is not None else segment.assigns
     body = list(segment.statements)
     if segment.value is not None:

@@ -279,7 +279,7 @@ def test_trees_of_arguments_and_results(tmp_path):
     assert found.right[1:] == [None, False]
     with pytest.raises(NoSpecialization, match=r"batch\['factor'\] is 4; packaged for 3"):
         loaded({**batch, "factor": 4}, x, flag=False)
-    with pytest.raises(NoSpecialization, match="another structure"):
+    with pytest.raises(NoSpecialization, match=r"batch\['pair'\] has 1 parts; packaged for 2"):
         loaded({"pair": (x,), "factor": 3}, x, flag=False)
 
 

@@ -15,7 +15,7 @@ import fusec
 from fusec.inspect.whatif import part_view, what_if
 from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Store, axis_sizes
-from fusec.ir.index import Expr
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Reduce, recording
 from fusec.ir.printer import format_body
 from fusec.ir.program import Compute
@@ -508,3 +508,20 @@ def test_memory_runs_along_the_rows_where_most_bytes_do() -> None:
             value = ops.binary("mul", ops.load("x", at(i, r), F32), ops.load("w", at(r), F32))
             body = Body((i,), (r,), (Store("y", at(i, r), value),))
         assert _along_rows(body, buffers) is along
+
+
+def test_memory_runs_along_the_last_axis_or_down_the_columns() -> None:
+    (i,), (q, r) = axes(64), axes(6, 8, prefix="r")
+    held = {name: buffer(name, (64, 8)) for name in "xy"} | {"one": buffer("one", (64,))}
+    held |= {"last": buffer("last", (6, 8)), "first": buffer("first", (8, 6))}
+
+    def along(*loads: tuple[str, tuple[Symbol, ...]]) -> bool:
+        stores = tuple(Store("y", at(i, r), ops.load(name, at(*a), F32)) for name, a in loads)
+        return _along_rows(Body((i,), (q, r), stores), held)
+
+    with recording():
+        assert along(("last", (q, r)))
+        assert not along(("first", (r, q)))
+        assert not along(("one", (i,))), "neither"
+        assert not along(("last", (q, r)), ("first", (r, q))), "as much"
+        assert along(("last", (q, r)), ("x", (i, r)), ("first", (r, q)))

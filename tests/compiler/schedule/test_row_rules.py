@@ -251,6 +251,16 @@ def test_what_was_counted_before_a_kernel_changed_is_forgotten() -> None:
     assert found == [("rows", "columns", True), ("rows", "more", False)]
 
 
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_kernel_of_rows_takes_all_sums_wherever_it_stands(at: int) -> None:
+    steps = [columns(), columns("x", "second", "more")]
+    steps.insert(at, rows())
+    groups = group(*steps, outputs=("row", "column", "second"))
+    found = {(d.producer, d.consumer) for d in cross_all(groups, Overrides(), set()) if d.fused}
+    assert {("rows", "columns"), ("rows", "more")} <= found
+    assert len(groups.in_order()) == 2
+
+
 def test_what_adds_up_the_pieces_is_joined_and_told() -> None:
     groups = group(
         rows(), columns(), columns("x", "second", "more"), outputs=("row", "column", "second")

@@ -167,7 +167,9 @@ def test_as_an_h100_has_said_it():
     lines = text.splitlines()
     (loaded,) = [n for n in found.lines if "x = tl.load(" in lines[n - 1]]
     assert found.lines[loaded].bytes == 4096 * 2048 * 4
-    assert found.elsewhere == 0
+    assert found.elsewhere == pytest.approx(
+        0, abs=1e-12
+    )  # how floats are added, CPython 3.12 changed
     assert {line.waits for line in found.lines.values()} <= {*WAITS.values(), ""}
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from faults.edits import FAULTS
 from fusec.target_api.registry import find_target
+from fusec.toolchain.build import compile_text
+from fusec.toolchain.children import Children
+from fusec.toolchain.compiler import find_compiler, shared_library
 from fusec.verify import allowed, binary
 from support import handwritten_kernels as vk
 from support.paths import TESTS
@@ -66,6 +71,41 @@ def test_constructors():
     assert found is not None
     assert "runs `first` when it is loaded" in found.reason
     assert found.line == 7
+
+
+@pytest.mark.parametrize(
+    ("top", "code", "name"),
+    [
+        ("namespace { thread_local volatile int seen; }", "out[0] = seen++;", "`seen` of each"),
+        ("namespace { volatile int seen; }", "seen++;", "`seen` from"),
+        ("static void f(int) { static volatile int count; count++; }", "f(2);", "`count` from"),
+    ],
+    ids=["of a thread", "of nobody", "of a function"],
+)
+def test_the_name_of_what_is_kept(top, code, name):
+    text = top + "\n" + vk.cpp(code + "\n" + vk.RIGHT)
+    assert binary.problem(facts(text), text).reason.startswith(f"keeps {name}")
+
+
+@pytest.mark.linux("a linker's flags")
+def test_compilers_that_put_the_cpp_library_into_what_they_build(tmp_path):
+    """Some are set up so; where the shared library has a name, it is linked all the same."""
+    compiler = find_compiler()
+    if compiler.library != "libstdc++" or compiler.family == "zig":
+        pytest.skip("the compiler found has another C++ library")
+    wrapper = tmp_path / "c++"
+    wrapper.write_text(f'#!/bin/sh\nexec {compiler.path} "$@" -static-libstdc++\n')
+    wrapper.chmod(0o755)
+    text = "#include <vector>\n" + vk.cpp("std::vector<float> v(x, x + n);\n" + vk.RIGHT)
+    found = []
+    for cxx in (shared_library(str(wrapper), compiler.facts), ""):
+        chosen = replace(compiler, path=str(wrapper), cxx=cxx)
+        library = tmp_path / "kernel.so"
+        library.write_bytes(compile_text(chosen, text, (), 100.0, Children()))
+        found.append(binary.problem(binary.library_facts(str(library)), text))
+    assert found[0] is None
+    if found[1] is not None:  # not every machine has the other one
+        assert found[1].reason.startswith("the compiler has put the whole C++ library into it")
 
 
 def test_a_lock_of_a_critical_section_and_constants_are_no_state():

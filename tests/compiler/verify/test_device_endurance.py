@@ -70,6 +70,21 @@ def test_a_change_of_torch(device):
     assert found["words"] == "changes torch's default type"
 
 
+def test_random_numbers_of_the_gpu(monkeypatch):
+    drawn = [0]
+    for name, answer in {
+        "is_initialized": True,
+        "current_stream": None,
+        "current_device": 0,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda answer=answer: answer)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: torch.tensor(drawn))
+    before, threads = state.of_torch(), threading.enumerate()
+    assert state.changes_of_torch(before, threads) == ""
+    drawn[0] += 4
+    assert state.changes_of_torch(before, threads) == "changes torch's random numbers"
+
+
 def test_threads_that_stay():
     before = state.of_torch()
     stop = threading.Event()

@@ -36,7 +36,7 @@ PLAIN = f"--binaries {default_names()[-1]}"
 def test_a_cell_with_an_edit_is_shipped(real_shell):
     shell = real_shell
     shell.user_ns.update(torch=torch, x=torch.randn(16, 33), w=torch.randn(33), k=2.0)
-    run(shell, "%%fuse --name soft\ny = torch.softmax(x * w, -1) * k\ny.sum(0)")
+    run(shell, "%%fuse -q --name soft\ny = torch.softmax(x * w, -1) * k\ny.sum(0)")
     session = shell.magics_manager.registry["FuseMagics"].session
     name, kernel = next(iter(session.cells["soft"].kernels.items()))
     kernel.use(f"// mine: {name}\n{kernel.source}")
@@ -66,8 +66,8 @@ def test_a_cell_with_an_edit_is_shipped(real_shell):
 def test_mistakes_are_said_in_one_line(real_shell, tmp_path):
     shell = real_shell
     shell.user_ns.update(torch=torch, x=torch.randn(8))
-    run(shell, "%%fuse --name defs\ndef double(x):\n    return x * 2\n")
-    run(shell, "%%fuse --name one\ny = x.sin()")
+    run(shell, "%%fuse -q --name defs\ndef double(x):\n    return x * 2\n")
+    run(shell, "%%fuse -q --name one\ny = x.sin()")
     for line, words in (
         ("it nothing", "there is no cell named 'nothing'"),
         ("it defs", "defines functions"),
@@ -81,6 +81,35 @@ def test_mistakes_are_said_in_one_line(real_shell, tmp_path):
         assert words in str(error.value)
         assert "\n" not in str(error.value)
     assert not list((tmp_path / "here").iterdir())
+
+
+@pytest.mark.linux("binaries of packages")
+def test_names_in_other_letters_and_what_is_gone(real_shell, tmp_path, capsys):
+    shell = real_shell
+    shell.user_ns.update(torch=torch, x=torch.randn(4, 9), größe=2.0)
+    run(shell, "%%fuse -q --name norm\ny = x - x.mean(1, keepdim=True)")
+    run(shell, "%%fuse -q --name schärfe\nŷ = torch.softmax(x * größe, -1)")
+    run(shell, "%%fuse -q --name druck\nw = x * 2\nprint('here')\nv = w + 1")
+    capsys.readouterr()
+    run(shell, f"%fuse_package meins norm schärfe {PLAIN}")
+    assert [row[1:3] for row in shell.shown[-1].rows] == [
+        ("meins-norm.fuse", "x 4 x 9"),
+        ("meins-schärfe.fuse", "x 4 x 9"),
+    ]
+    x = torch.randn(4, 9)
+    loaded = fusec.load("meins-schärfe.fuse")
+    torch.testing.assert_close(loaded(x=x, größe=2.0)["ŷ"], torch.softmax(x * 2.0, -1))
+    assert next(iter(loaded.kernels)).startswith("kernels/scharfe-")
+    del shell.user_ns["größe"]
+    for line, words in (
+        ("es druck", "druck is more than one graph: print runs in Python"),
+        ("es schärfe", "schärfe reads größe, which is not there any more (assign it again"),
+        ("es norm schärfe", "es-norm.fuse was written before; assign it again"),
+    ):
+        with pytest.raises(UsageError) as error:
+            run(shell, f"%fuse_package {line} {PLAIN}")
+        assert words in str(error.value)
+    assert not capsys.readouterr().out  # what prints has not run again
 
 
 def test_its_names_are_completed(shell):

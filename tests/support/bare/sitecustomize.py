@@ -76,8 +76,11 @@ def begin() -> None:
     if not bare:
         return
     os.environ.setdefault("FUSEC_SYSTEM", bare)
+    # What knows every system, and looks at this one while it is imported.
+    import asyncio  # noqa: F401
+
     with contextlib.suppress(ImportError):
-        import psutil  # noqa: F401  # knows every system, and looks at Linux while it is imported
+        import psutil  # noqa: F401
     for table in (LINUX, POSIX) if bare == "plain" else (LINUX,):
         for module, names in table.items():
             for name in names:

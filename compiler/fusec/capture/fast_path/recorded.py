@@ -11,6 +11,7 @@ gradient of the gradient, a graph that is kept, a transform) and AOTAutograd's o
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MethodType
@@ -236,13 +237,14 @@ def _is_generated(wrapper: Any, function: Any) -> bool:
 
 def _is_looked_up(wrapper: Any, function: Any) -> bool:
     """Likewise of releases before 2.12, whose wrappers look up in records what to do."""
+    forward = inspect.unwrap(function.forward)  # in that of unasked gradients
     return (
         frozenset(wrapper.__code__.co_freevars) <= LOOKED_UP
         and cell(wrapper, "trace_joint")
         and not cell(wrapper, "keep_input_mutations")
         and not cell(wrapper, "indices_of_inps_to_detach")
-        and not cell(function.forward, "backward_state_indices")
-        and not cell(function.forward, "num_rng")
+        and not cell(forward, "backward_state_indices")
+        and not cell(forward, "num_rng")
     )
 
 

@@ -41,7 +41,6 @@ def view_what_has_gaps(module: fx.GraphModule) -> fx.GraphModule:
     for node in made:
         if node in written:
             _replace(copies[node])
-    changed.recompile()
     return changed
 
 
@@ -70,12 +69,6 @@ def _replace(node: fx.Node) -> None:
     graph, given = node.graph, _layout(node)
     rank = node.meta["example_value"].dim()
     options = {name: v for name, v in node.kwargs.items() if name not in ("size", "stride")}
-
-    def compute(function: Any, *args: Any) -> Any:
-        if not any(isinstance(each, fx.Node) for each in args):
-            return function(*args)
-        return graph.call_function(function, args)
-
     with graph.inserting_before(node):
         sizes, strides = (
             [graph.call_function(operator.getitem, (each, n)) for n in range(rank)]
@@ -85,8 +78,9 @@ def _replace(node: fx.Node) -> None:
         )
         extent: Any = 1
         for size, step in zip(sizes, strides, strict=True):
-            reach = compute(operator.mul, compute(operator.sub, size, 1), step)
-            extent = compute(operator.add, extent, reach)
+            below = graph.call_function(operator.sub, (size, 1))
+            reach = graph.call_function(operator.mul, (below, step))
+            extent = graph.call_function(operator.add, (extent, reach))
         if any(isinstance(size, int) and size == 0 for size in sizes):
             extent = 0
         if node.op == "call_method":

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .errors import CannotRun
-from .guards import TensorFacts
+from .guards import TensorFacts, Unusable
 from .layout import ITEM_BYTES, Operator, StoredProgram
 from .weights import Weight
 
@@ -135,8 +135,9 @@ class NumpyArrays:
             return value.view(np.ndarray) if plain else value  # a masked array is no plain one
         try:
             return np.from_dlpack(value)
-        except (BufferError, RuntimeError, TypeError, ValueError):
-            return value
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            said = str(error).partition("\n")[0][:100]
+            return Unusable(f"a {type(value).__name__} that numpy cannot take: {said}")
 
     def is_tensor(self, value: object) -> bool:
         """Whether a value is an array, and not just a number of numpy's."""

@@ -15,7 +15,7 @@ from .errors import DamagedPackage
 from .expressions import Expression
 from .json_text import Reader
 from .layout import ITEM_BYTES, StoredProgram
-from .structure import check_form, names_of
+from .structure import check_form, difference, names_of
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,20 @@ def same_value(left: object, right: object) -> bool:
     return left == right
 
 
+@dataclass(frozen=True)
+class Unusable:
+    """A value that is none: every guard refuses it.
+
+    Attributes:
+        said: What it is, in words.
+    """
+
+    said: str
+
+
 def _said(value: object) -> str:
+    if isinstance(value, Unusable):
+        return value.said
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value)[:60]
     return f"a {type(value).__name__}"
@@ -163,7 +176,7 @@ class Specialization:
         """
         sizes: dict[str, int] = {}
         if form != self.form:
-            return "the arguments have another structure", sizes
+            return difference(form, self.form), sizes
         for size in program.sizes:
             name = self.guards[size.leaf].name
             value, known = leaves[size.leaf], facts[size.leaf]
@@ -265,6 +278,7 @@ __all__ = [
     "Specialization",
     "TensorFacts",
     "TensorGuard",
+    "Unusable",
     "ValueGuard",
     "read_guards",
     "same_value",

@@ -90,7 +90,9 @@ class Launch:
             else self._operator(step, last[i])
             for i, step in enumerate(steps)
         ]
-        self._outputs = [self._output(each) for each in program.outputs]
+        returned = program.outputs[len(program.updates) :]
+        self._outputs = [self._argument(each) for each in program.outputs[: len(program.updates)]]
+        self._outputs += [self._output(each, returned[:i]) for i, each in enumerate(returned)]
         self._pool: list[Any] = []  # scratch memory that no call uses
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
@@ -289,11 +291,18 @@ class Launch:
             return lambda there: known
         return lambda there: make(there[number], shape, strides, offset, view.dtype)
 
-    def _output(self, value: Any) -> Callable[[list[Any]], Any]:
-        if isinstance(value, View) and self.program.buffers[value.buffer].role == "weight":
-            inner, copy = self._view(value), self.arrays.copy
+    def _output(self, value: Any, before: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        if not isinstance(value, View):
+            return self._argument(value)
+        role, inner = self.program.buffers[value.buffer].role, self._view(value)
+        if role == "weight":
+            copy = self.arrays.copy
             return lambda there: copy(inner(there))  # weights stay as they are
-        return self._argument(value)
+        if value.whole and (role == "input" or value in before):
+            # As from .view_as: another tensor, of the same memory.
+            make, (shape, strides) = self.arrays.view, self._layout[value.buffer]
+            return lambda there: make(inner(there), shape, strides, 0, "")
+        return inner
 
 
 def _require_same(

@@ -15,7 +15,7 @@ from .binding import require_bound
 from .consistency import require_weights
 from .cuda import on_gpu
 from .errors import CannotRun, DamagedPackage, NoSpecialization, PackageError
-from .guards import Specialization, TensorFacts, read_guards
+from .guards import Specialization, TensorFacts, Unusable, read_guards
 from .json_text import Reader
 from .launch import Launch
 from .layout import StoredProgram, read_program
@@ -257,6 +257,22 @@ def _described(guard: Any, names: Mapping[str, str]) -> str:
     return f"{guard.name}: any whole number" if guard.free else f"{guard.name}: {guard.value!r}"
 
 
+def _default(reader: Reader) -> Any:
+    """Return a parameter's default: a plain value, or a tuple, list or dictionary of those."""
+    if reader.has("float"):
+        return float(reader.text("float"))
+    if reader.has("left_out"):
+        kind = reader.text("left_out")
+        return Unusable(f"not given, and its default, a {kind}, is not in the package")
+    if reader.has("dict"):
+        pairs = [Reader(each, reader.place) for each in reader.items("dict")]
+        return {each.text("key"): _default(Reader(each.raw("value"), each.place)) for each in pairs}
+    for kind, make in (("tuple", tuple), ("list", list)):
+        if reader.has(kind):
+            return make(_default(Reader(each, reader.place)) for each in reader.items(kind))
+    return reader.raw("plain")
+
+
 def _signature(table: Reader) -> inspect.Signature:
     """Return the parameters of what was packaged."""
     found = []
@@ -266,8 +282,7 @@ def _signature(table: Reader) -> inspect.Signature:
             raise DamagedPackage(f"{each.place}: {each.text('kind')} is not a kind of parameter")
         default: Any = inspect.Parameter.empty
         if each.has("default"):
-            inner = Reader(each.raw("default"), each.place)
-            default = float(inner.text("float")) if inner.has("float") else inner.raw("plain")
+            default = _default(Reader(each.raw("default"), each.place))
         name = each.text("name")
         if not name.isidentifier():  # an empty one Python's own check does not expect
             raise DamagedPackage(f"{each.place}: {name[:40]!r} is not a name")

@@ -64,6 +64,33 @@ def check_form(form: Any, place: str, depth: int = 0) -> Any:
     raise DamagedPackage(f"{place}: that is not a form of arguments")
 
 
+def difference(found: Any, wanted: Any, name: str = "") -> str:
+    """Return where the form of a call's arguments is another one, in words; nothing if nowhere."""
+    if found == wanted:
+        return ""
+    kinds = [each if each == "*" else next(iter(each)) for each in (found, wanted)]
+    where = name or "the arguments"
+    if kinds[0] != kinds[1]:
+        left, right = (_KINDS[each] for each in kinds)
+        return f"{where} is {left}; packaged for {right}"
+    items, others = found[kinds[0]], wanted[kinds[0]]
+    if kinds[0] != "dict":
+        if len(items) != len(others):
+            return f"{where} has {len(items)} parts; packaged for {len(others)}"
+        parts = enumerate(zip(items, others, strict=True))
+        return next(filter(None, (difference(*pair, f"{name}[{i}]") for i, pair in parts)), "")
+    keys, known = ([key for key, _ in each] for each in (items, others))
+    if keys != known:
+        order = " in this order" if sorted(keys) == sorted(known) else ""
+        word = "keys " if name else ""
+        here, there = (", ".join(each) or "none" for each in (keys, known))
+        return f"{where} {'has' if name else 'are'} {word}{here}; packaged for {there}{order}"
+    pairs = zip(items, others, strict=True)
+    named = ((a, b, f"{name}[{key!r}]" if name else key) for (key, a), (_, b) in pairs)
+    return next(filter(None, (difference(*each) for each in named)), "")
+
+
+_KINDS = {"*": "one value", "tuple": "a tuple", "list": "a list", "dict": "a dictionary"}
 Builder = Callable[[Sequence[Any], Sequence[Any]], Any]
 
 
@@ -124,4 +151,4 @@ def _container(reader: Reader, kind: str, outputs: int, leaves: int) -> Builder:
     return lambda made, given: made_type(*[make(made, given) for make in makers])
 
 
-__all__ = ["Builder", "builder", "check_form", "flatten", "names_of"]
+__all__ = ["Builder", "builder", "check_form", "difference", "flatten", "names_of"]

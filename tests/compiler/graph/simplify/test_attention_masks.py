@@ -114,6 +114,17 @@ def test_a_mask_of_many_paths_is_walked_once() -> None:
     assert torch.equal(known_value(mask), torch.ones(4, 4))  # type: ignore[arg-type]
 
 
+def test_of_what_nothing_is_known() -> None:
+    c = Captured()
+    made = ones(c)
+    rest: tuple[object, ...] = (4, torch.ones(4), torch.ones(()), torch.ones(4, 0), None)
+    for shown in rest:
+        made.meta["example_value"] = shown
+        assert known_value(made) is None
+    made.meta["example_value"] = torch.ones(4, 4)
+    assert known_value(made) is not None
+
+
 def test_the_largest_that_is_made() -> None:
     c = Captured()
     mask = c.call("expand", c.call(torch.ones, 1, 1), 2**14, 2**13)

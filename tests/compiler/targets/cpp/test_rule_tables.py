@@ -18,6 +18,7 @@ from fusec.ir.node import Node, indirect, recording
 from fusec.targets.cpp.assembly import assembly
 from fusec.targets.cpp.memory.prefetch import declare_line
 from fusec.targets.cpp.plan import choices
+from fusec.targets.cpp.plan.columns import row_step
 from fusec.targets.cpp.plan.deinterleave import _casts, _neighbors
 from fusec.targets.cpp.plan.facts import Facts
 from fusec.targets.cpp.plan.row_reuse import (
@@ -26,6 +27,8 @@ from fusec.targets.cpp.plan.row_reuse import (
     _sources,
     repeated_rows,
 )
+from fusec.targets.cpp.plan.rows import _is_next_to_it
+from fusec.targets.cpp.plan.staging import _is_stream
 from fusec.targets.cpp.text.reductions import combined
 from fusec.targets.cpp.text.writer import wrap
 from support.decisions import runs
@@ -323,3 +326,92 @@ def test_assembly_of_what_does_not_compile() -> None:
         assembly("int first = 1;\nint second = ;\n")
     (wrong, *_) = raised.value.diagnostics
     assert wrong.line == 2
+
+
+# -- rows and random words --------------------------------------------------------------------
+
+
+def test_how_far_rows_are_apart() -> None:
+    (column,), (point,) = axes(40), axes(12, prefix="r")
+    picked = ops.load("at", at(column), torch.int64)
+    row = Expr.of(column)
+    places = {
+        "rows": at(column, point),
+        "every other row": (2 * row, Expr.of(point)),
+        "columns": at(point, column),
+        "every other column": (row, 2 * Expr.of(point)),
+        "picked rows": (indirect(picked, Expr.of(40)), Expr.of(point)),
+        "picked columns": (row, indirect(picked, Expr.of(12)) + Expr.of(point)),
+        "blocks of rows": (row // 2, Expr.of(point)),
+        "blocks of columns": (row, Expr.of(point) // 2),
+        "products": (Expr.of(0), row * Expr.of(point) + Expr.of(point)),
+        "no row": (Expr.of(3), Expr.of(point)),
+    }
+    loads = [ops.load("x", place, F32) for place in places.values()]
+    body = Body((column,), (point,), tuple(Store("y", at(column), load) for load in loads))
+    held = {"x": buffer("x", (80, 12)), "at": buffer("at", (40,), torch.int64)}
+    held |= {"half": buffer("half", (80, 12), torch.float16)}
+    held |= {"bfloat": buffer("bfloat", (80, 12), torch.bfloat16)}
+    held |= {"complex": buffer("complex", (80, 12), torch.complex64)}
+    facts = Facts(body, held | {"y": buffer("y", (40,))})
+    found = {name: row_step(facts, "x", place, column) for name, place in places.items()}
+    assert {name: step.constant for name, step in found.items() if step is not None} == {
+        "rows": 12,
+        "every other row": 24,
+        "no row": 0,
+    }
+    kinds = {name: row_step(facts, name, places["rows"], column) for name in held if name != "at"}
+    assert [name for name, step in kinds.items() if step is None] == ["half", "complex"]
+
+
+def test_random_words_of_consecutive_positions() -> None:
+    i, j = axes(8, 64)
+    (row, column), stream = at(i, j), ops.const(3, torch.int64)
+    seed = ops.load("seed", (), torch.int64)
+    picked = indirect(ops.load("at", at(i), torch.int64), Expr.of(9))
+
+    def is_stream(position: Expr, seed: Node = seed, stream: Node = stream) -> bool:
+        place = ops.index_value(position, torch.int64)
+        node: Any = ops.random_word(seed, place, stream)
+        facts = Facts(Body((i, j), (), (Store("y", at(i, j), node),)), {})
+        return _is_stream(facts, node, j)
+
+    assert is_stream(64 * row + column)
+    assert is_stream(column + 5)
+    assert not is_stream(column * 2)
+    assert not is_stream(row), "the same for all"
+    assert not is_stream(column // 2 + column), "not straight"
+    assert not is_stream(row * column + column), "as far apart as the row says"
+    assert not is_stream(picked + column)
+    assert is_stream(column, ops.load("seeds", at(i), torch.int64))
+    assert not is_stream(column, ops.load("seeds", at(j), torch.int64)), "a seed each"
+    assert not is_stream(column, stream=ops.load("stream", (), torch.int64))
+
+
+def test_random_words_of_positions_that_are_computed() -> None:
+    (j,) = axes(64)
+    seed, place = ops.load("seed", (), torch.int64), ops.load("at", at(j), torch.int64)
+    node: Any = ops.random_word(seed, place, ops.const(3, torch.int64))
+    facts = Facts(Body((j,), (), (Store("y", at(j), node),)), {})
+    assert not _is_stream(facts, node, j)
+
+
+def test_what_lies_beside_the_last_or_is_one_for_all() -> None:
+    (i,), (j,) = axes(8), axes(40, prefix="r")
+    masked = ops.load("x", at(i, j), F32, ops.load("ok", at(j), torch.bool))
+    picked = indirect(ops.load("at", at(j), torch.int64), Expr.of(40))
+    loads: dict[str, Any] = {
+        "neighbors": ops.load("x", at(i, j), F32),
+        "one": ops.load("x", (Expr.of(i), Expr.of(3)), F32),
+        "a column": ops.load("x", at(j, i), F32),
+        "every other": ops.load("x", (Expr.of(i), 2 * Expr.of(j)), F32),
+        "backwards": ops.load("x", (Expr.of(i), 39 - Expr.of(j)), F32),
+        "blocks": ops.load("x", (Expr.of(i), Expr.of(j) // 2), F32),
+        "masked": masked,
+        "picked": ops.load("x", (Expr.of(i), picked), F32),
+    }
+    stores = tuple(Store("y", at(i), load) for load in loads.values())
+    held = {"x": buffer("x", (40, 80)), "ok": buffer("ok", (40,), torch.bool)}
+    facts = Facts(Body((i,), (j,), stores), held | {"at": buffer("at", (40,), torch.int64)})
+    found = [name for name, load in loads.items() if _is_next_to_it(facts, load, j)]
+    assert found == ["neighbors", "one", "picked"]

@@ -9,24 +9,30 @@ from typing import Any
 
 import torch
 
+from fusec.ir import ops
+from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr
+from fusec.ir.node import recording
 from fusec.machine import using
 from fusec.targets.triton.plan import choices_attention as attention
 from fusec.targets.triton.plan import choices_matmul as matmul
 from fusec.targets.triton.plan.choice import Choice
+from fusec.targets.triton.plan.choices import flat_knobs
 from fusec.targets.triton.plan.choices_reductions import (
+    choose_crossed,
     choose_looped,
     choose_walked,
     steps_that_fit,
 )
 from support.decisions import compare
-from support.triton_bodies import axes
+from support.triton_bodies import at, axes, buffer
 from support.whole_programs import MACHINE
 
 F16, F32 = torch.float16, torch.float32
 SIZES = ((1, 4096, 4096), (16, 11008, 4096), (32, 1024, 8192), (33, 4096, 4096), (64, 4096, 11008),
          (4096, 8, 4096), (11008, 60, 4096), (64, 64, 1 << 16), (8, 320, 1023), (1, 16896, 2048),
-         (60, 1 << 17, 4096), (16, 8448, 16384))  # fmt: skip
+         (60, 1 << 17, 4096), (16, 8448, 16384), (16, 4096, 1023),
+         (16, 4096, 1024), (16, 4096, 1025))  # fmt: skip
 
 EXACT = ((1, 1023, 4096), (1, 1024, 2047), (1, 1024, 2048), (16, 4096, 4096), (17, 4096, 4096),
          (16, 20_000, 16_384), (33, 48, 64), (500, 20, 64))  # fmt: skip
@@ -107,6 +113,39 @@ def others() -> Iterable[str]:
                 yield f"looped {columns} {each} {again} {places}: {knobs(chosen)}"
 
 
+def crossed() -> Iterable[str]:
+    """Rows and sums of columns at once, in halves and in single precision."""
+    for dtype in (F16, F32):
+        for width in (64, 100, 512, 1024, 1025, 2048, 4096, 8192, 16_384, 25_600, 25_601, 40_000):
+            for piece in (2, 6, 32, 4096):
+                (row,), (column,) = axes(8192), axes(width, prefix="r")
+                with recording():
+                    x = ops.load("x", at(row, column), dtype)
+                    total = Store("sums", (Expr.of(row) // piece, Expr.of(column)), x, "sum")
+                held = {"x": buffer("x", (8192, width), dtype)}
+                chosen = choose_crossed(Body((row,), (column,), (total,)), held)
+                yield f"crossed {width} {piece} {dtype}: {chosen.row_block} {knobs(chosen)}"
+
+
+def straight() -> Iterable[str]:
+    """What moves little is taken by larger programs; few points by smaller ones."""
+    types = (torch.int8, F16, F32, torch.float64)
+    for points in (1 << 15, 264 << 7, (264 << 10) - 1, 264 << 10, 1 << 24):
+        for given in (*((t,) for t in types), (torch.int8, F16), (F16, F16), (F32,) * 4):
+            (axis,) = axes(points)
+            with recording():
+                loads = [ops.load(f"x{n}", at(axis), dtype) for n, dtype in enumerate(given)]
+                stores = tuple(Store(f"y{n}", at(axis), load) for n, load in enumerate(loads[1:]))
+            held = {f"x{n}": buffer(f"x{n}", (points,), dtype) for n, dtype in enumerate(given)}
+            held |= {s.buffer: buffer(s.buffer, (1,), F32) for s in stores}
+            body = Body((axis,), (), (Store("x0", at(axis), loads[0]), *stores))
+            for irregular in (False, True):
+                found = flat_knobs(body, held, points, irregular)
+                values = " ".join(str(knob.value) for knob in found)
+                names = " ".join(str(t).removeprefix("torch.") for t in given)
+                yield f"straight {points} {names} {irregular}: {values}"
+
+
 def knobs(choice: Choice) -> str:
     given = (f"{k.name}={k.value} of {' '.join(map(str, k.choices))}" for k in choice.knobs)
     return f"{choice.kind} {', '.join(given)}"
@@ -114,4 +153,6 @@ def knobs(choice: Choice) -> str:
 
 def test_what_is_tried() -> None:
     with using(MACHINE):
-        compare("triton_candidates", chain(few_rows(), many_rows(), others()))
+        compare(
+            "triton_candidates", chain(few_rows(), many_rows(), others(), crossed(), straight())
+        )

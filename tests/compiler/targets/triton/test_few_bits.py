@@ -79,6 +79,32 @@ def test_weights_of_four_bits(zeros: bool, form: str, dtype: torch.dtype, rows: 
 
 
 @pytest.mark.triton
+@pytest.mark.parametrize("rows", [9, 17])
+def test_of_few_rows_the_sums_are_scaled(rows: int) -> None:
+    """Not the weights, of which there are more; nor where something is added to each of them."""
+
+    def product(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return x @ scaled(in_turns(q), s).t()
+
+    torch.manual_seed(0)
+    x, (q, s, z) = torch.randn(rows, 256).to(HALF), packed(130, 256, HALF)
+    compiled = fusec.compile(product, target="triton", matmul="template")
+    exact = product(x.double(), q, s.double())
+    assert (compiled(x, q, s).double() - exact).abs().max() <= 2e-3 * exact.abs().max()
+    (kernel,) = compiled.kernels.values()
+    of_sums = "tl.dot(right.T, x_in_order.T) * s.T.to(tl.float32)"
+    assert (of_sums in kernel.source) == (rows <= 16), kernel.source
+    compiled = fusec.compile(
+        lambda x, q, s, z: x @ with_zeros(in_turns(q), s, z).t(), target="triton", matmul="template"
+    )
+    exact = with_zeros(in_turns(q), s.double(), z.double())
+    exact = x.double() @ exact.t()
+    assert (compiled(x, q, s, z).double() - exact).abs().max() <= 2e-3 * exact.abs().max()
+    (kernel,) = compiled.kernels.values()
+    assert "total = tl.dot(" in kernel.source, kernel.source
+
+
+@pytest.mark.triton
 def test_one_row_is_fetched_ahead_as_a_tile() -> None:
     def product(x: torch.Tensor, q: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         return x.expand(17, -1) @ scaled(in_turns(q), s).t()

@@ -18,7 +18,7 @@ from fusec.ir.index import Expr, IntLike, Symbol
 from fusec.ir.node import Node, Op, cast, indirect, op, recording
 from fusec.ir.walk import free_axes, walk
 from fusec.machine import using
-from fusec.targets.triton.plan.choices import window_tiles
+from fusec.targets.triton.plan.choices import transposed_tile, window_tiles
 from fusec.targets.triton.plan.choices_attention import _splits
 from fusec.targets.triton.plan.choices_matmul import Operand, as_matrix
 from fusec.targets.triton.plan.tiling import Dim, Tile
@@ -27,7 +27,7 @@ from fusec.targets.triton.rewrite.score_patterns import TANH, quicken, without_r
 from fusec.targets.triton.toolchain import interpret, packed_kernel, side_by_side
 from fusec.targets.triton.toolchain import lines as machine_lines
 from fusec.targets.triton.toolchain.build import TritonRunnable
-from support.triton_bodies import F32, at, axes, buffer, f32, reduce_rows
+from support.triton_bodies import F32, at, axes, buffer, f32, reduce_rows, transpose_add
 from support.triton_windows import weighted
 from support.whole_programs import MACHINE
 
@@ -292,6 +292,20 @@ def test_what_cannot_be_packed_stays_single(
 
 
 # -- sizes of tiles --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "tile"),
+    [
+        (4096, F32, (64, 64, 8)), (512, F32, (32, 64, 4)), (4096, F16, (128, 128, 8)),
+        (512, F16, (128, 128, 8)), (1472, F32, (64, 64, 8)), (1408, F32, (32, 64, 4)),
+    ],
+)  # fmt: skip
+def test_a_tile_that_is_turned(rows: int, dtype: torch.dtype, tile: tuple[int, int, int]) -> None:
+    """Two cache lines on both sides, where enough tiles are left for the SMs."""
+    case = transpose_add(rows, rows, dtype)
+    with using(MACHINE):
+        assert transposed_tile(case.body, case.buffers, rows * rows) == tile
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Node, indirect, recording
+from fusec.ir.node import Node, cast, indirect, op, recording
 from fusec.machine import using
 from fusec.targets.triton.plan import choices
 from fusec.targets.triton.plan.choice import known, power_of_two
@@ -24,6 +24,7 @@ from fusec.targets.triton.rewrite.packed_operands import (
     _converted,
     _narrow,
     _whole,
+    _widened,
     narrowed,
 )
 from fusec.targets.triton.rewrite.word_operands import _constant, _field, _numbers, _word_of
@@ -479,6 +480,28 @@ def test_bytes_as_floats_by_their_bits() -> None:
     assert [name(n, BF16) for n in (nibble, byte, signed)] == ["bfloat_of_nibble", "", ""]
     assert _converted(ops.load("x", at(i), F32), F16) is None
     assert _converted(ops.cast(ops.load("h", at(i), F16), F32), F16) is None
+
+
+def test_a_byte_by_way_of_bfloat16() -> None:
+    """Every byte is a bfloat16; what else is rounded to one stays rounded."""
+    (i,) = axes(64)
+    byte, single = ops.load("b", at(i), U8), ops.load("x", at(i), F32)
+    made = _converted(ops.cast(byte, F32), F32)
+    assert made is not None
+
+    def widened(node: Node) -> Node | None:
+        return _widened(cast(cast(node, BF16), F32))
+
+    assert widened(made) is made
+    assert widened(op("neg", (single,), F32)) is None
+    assert widened(op("add", (made, made), F32)) is None, "508 is no bfloat16"
+    assert widened(single) is None
+    assert _widened(ops.cast(byte, F32)) is made
+    assert _widened(ops.cast(byte, BF16)) is cast(made, BF16)
+    assert _widened(ops.cast(single, BF16)) is None
+    assert _widened(ops.cast(byte, F16)) is None
+    assert _widened(cast(ops.load("w", at(i), I32), F32, bitcast=True)) is None
+    assert _widened(made) is None
 
 
 def test_a_half_computed_by_one_operation() -> None:

@@ -16,11 +16,17 @@ from fusec.ir.node import Load, Node, Reduce
 from fusec.ir.walk import free_axes, walk
 from fusec.schedule.products import without_product
 from fusec.targets.triton.kernels.reducer import Reducer
-from fusec.targets.triton.plan.choices_matmul import FINISHED, Operand, Product, better_transposed
+from fusec.targets.triton.plan.choices_matmul import (
+    FINISHED,
+    Operand,
+    Product,
+    better_transposed,
+    scales_sums,
+)
 from fusec.targets.triton.plan.padding import Padding
 from fusec.targets.triton.plan.tiling import Dim, Tile
 from fusec.targets.triton.rewrite.packed_operands import Unpacked, reads_bytes, unpack
-from fusec.targets.triton.rewrite.word_operands import Words, as_words
+from fusec.targets.triton.rewrite.word_operands import Words, as_words, scale_apart
 from fusec.targets.triton.text import expressions as ex
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text
@@ -64,6 +70,7 @@ class ProductWriter:
         if self.kind == "rows" and n == file.choice.row_block:
             self.col_mask = ""
         self.k_mask = not self.divides("BLOCK_K", k)
+        self.scales = ""  # the name of a tile of `scale`
         self.wide = "" if file.index == "tl.int32" else f".to({file.index})"
 
     def divides(self, name: str, size: Expr) -> bool:
@@ -223,6 +230,8 @@ class ProductWriter:
         exact = f', input_precision="{node.precision}"' if node.args[0].dtype.itemsize > 2 else ""
         if self.swapped:
             left, right = f"{right}.T", f"{left}.T"
+        if self.scale is not None:
+            return f"total + tl.dot({left}, {right}) * {self.scales}.T.to(tl.float32)"
         return f"tl.dot({left}, {right}, total{exact})"
 
     def operand(self, kernel: KernelWriter, node: Node, side: str) -> tuple[str, Writer]:
@@ -248,11 +257,12 @@ class ProductWriter:
         if node is not product.node.args[side == "right"]:
             body = replace(body, stores=(replace(body.stores[0], value=node),))
         dims = (*dims, *self.more_dims(unpacked, across))
-        nodes = walk((node,))
+        roots = (node,) if words is None or self.scale is None else (node, self.scale)
+        nodes = walk(roots)
         tile = Tile(body, dims, None, 2)
         own = replace(kernel, tile=tile, writer=Writer(), names={})
         if body is not self.file.body:
-            own = replace(own, free=free_axes((node,)))
+            own = replace(own, free=free_axes(roots))
         if unpacked.pair is not None:
             self.write_bytes(own.writer, dims[-1 if unpacked.start is None else -2])
         if words is not None:
@@ -264,8 +274,13 @@ class ProductWriter:
         one_row = self.one_row(block, node, tile.shape(frozenset(dims)))
         for each, load in one_row.items():
             block.assign(each, load)
-        block.write(nodes, roots=(node,))
+        block.write(nodes, roots=roots)
         text = ex.typed(block.value(node), node.dtype)
+        if len(roots) > 1:
+            self.scales = ex.typed(block.value(roots[1]), roots[1].dtype).source
+            if not self.scales.isidentifier():
+                self.scales, scales = own.name("scale"), self.scales
+                own.writer.line(f"{self.scales} = {scales}", (roots[1].source,))
         # a load's own mask has zeros for it, if its address varies that way at all
         is_zero = isinstance(node, Load) and across in self.reach(own, node)
         if across.mask and not is_zero:
@@ -295,10 +310,23 @@ class ProductWriter:
     @functools.cached_property
     def words(self) -> Words | None:
         """The second operand, where it is computed from words; its transposed is multiplied."""
+        return self.words_and_scale[0]
+
+    @property
+    def scale(self) -> Node | None:
+        """What the sums of a step are times, instead of the second operand's numbers."""
+        return self.words_and_scale[1]
+
+    @functools.cached_property
+    def words_and_scale(self) -> tuple[Words | None, Node | None]:
+        """The words of the second operand, and the scale that is taken out of it."""
         product = self.product
         if not (self.swapped and product.packed) or self.k_mask:
-            return None
-        return as_words(product.node.args[1], product.inner, self.shared_step, self.file.buffers)
+            return None, None
+        words = as_words(product.node.args[1], product.inner, self.shared_step, self.file.buffers)
+        if words is None or not scales_sums(product):
+            return words, None
+        return scale_apart(words, product.column)
 
     @property
     def alignment(self) -> list[tuple[str, str]]:

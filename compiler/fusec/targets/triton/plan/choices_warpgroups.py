@@ -158,7 +158,7 @@ def _fits(found: Attention, buffers: Mapping[str, Buffer]) -> bool:
         if each is not None and (each.rows % ROWS or each.columns % max(STEP)):
             return False
         # A step is whole: a last block that reaches beyond the keys would have steps outside.
-        if each is not None and each.columns < keys and keys % each.columns:
+        if each is not None and keys % min(each.columns, keys):
             return False
     along = {found.query: found.depth, found.keys: found.depth, found.values: found.width}
     if not all(_has_whole_rows(load, axis, buffers) for load, axis in along.items()):
@@ -186,7 +186,7 @@ def _gradients_fit(found: Gradients, buffers: Mapping[str, Buffer]) -> bool:
     for each in (found.partial, found.full):
         if each is not None and (each.rows % ROWS or each.columns % GRADIENT_STEP):
             return False
-        if each is not None and each.columns < over and over % each.columns:
+        if each is not None and over % min(each.columns, over):
             return False
     query, key, gradient, value = found.operands
     along = {query: found.score, key: found.score, gradient: found.of_weight}

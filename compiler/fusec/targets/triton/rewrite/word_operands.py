@@ -11,7 +11,7 @@ other operand's few rows are laid in that order.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -132,7 +132,7 @@ def as_words(
     if start is not None:
         node = resolved(node, axis, start, step)
 
-    def replace(each: Node) -> Node | None:
+    def from_words(each: Node) -> Node | None:
         less = _converted(each, whole)
         if less is None:
             return None
@@ -142,10 +142,26 @@ def as_words(
         given = (read, const(less, torch.float32), const(flip, torch.int32))
         return op(name, given, each.dtype)
 
-    (node,) = rewrite((node,), {}, replace)
+    (node,) = rewrite((node,), {}, from_words)
     if axis in free_axes((node,))[node] or not any(_is_of_words(n) for n in walk((node,))):
         return None
     return Words(node, word, count, order, start, views)
+
+
+def scale_apart(words: Words, column: Symbol) -> tuple[Words, Node | None]:
+    """Return the numbers, and the scale of a column that all of a step's are times.
+
+    The step's sums are multiplied by it instead of each number: of few rows they are fewer.  None
+    for other operands, which stay as they are.
+    """
+    node = words.node
+    if not (isinstance(node, Op) and node.name == "mul"):
+        return words, None
+    free = free_axes((node,))
+    for numbers, scale in (node.args, node.args[::-1]):
+        if words.word in free[numbers] and words.word not in free[scale] and column in free[scale]:
+            return replace(words, node=numbers), scale
+    return words, None
 
 
 def _is_of_words(node: Node) -> bool:
@@ -307,4 +323,4 @@ def _constant(node: Node) -> int | None:
     return node.expr.constant if isinstance(node, IndexValue) else None
 
 
-__all__ = ["OF_WORDS", "READ", "Words", "as_words", "order_of"]
+__all__ = ["OF_WORDS", "READ", "Words", "as_words", "order_of", "scale_apart"]

@@ -66,7 +66,7 @@ def count_kernels(*graphs: TimedGraph, seconds: float = 0.05) -> tuple[Counted, 
         graphs: A part of one that has not run with its inputs kept is left out.
         seconds: For each kernel, about.
     """
-    found = []
+    found: list[Counted] = []
     on_gpus: dict[int, nsight.KernelRun] = {}  # by where their counts are in what was found
     for graph in graphs:
         # Calls have their number of threads once they are made.

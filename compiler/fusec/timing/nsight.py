@@ -220,9 +220,9 @@ def _run(
             env={**os.environ, **(more or {})},
         )
     except subprocess.TimeoutExpired as error:
-        before = error.stdout or b""
-        before = before.decode(errors="replace") if isinstance(before, bytes) else before
-        return f"{before}\n==ERROR== it took longer than {seconds:.0f} s"
+        before: object = error.stdout
+        text = before.decode(errors="replace") if isinstance(before, bytes) else str(before or "")
+        return f"{text}\n==ERROR== it took longer than {seconds:.0f} s"
     except OSError as error:
         return f"==ERROR== {type(error).__name__}"
     return done.stdout

@@ -115,7 +115,7 @@ class KernelMagics(SessionMagics):
         """List what Fuselab adds to a notebook; NAME? behind one explains it."""
         parsed(self.fuse_help, "%fuse_help", line)
         shell: Any = self.shell
-        found = []
+        found: list[tuple[str, str]] = []
         for kind, sign in (("cell", "%%"), ("line", "%")):
             for name, magic in shell.magics_manager.magics[kind].items():
                 if getattr(type(getattr(magic, "__self__", None)), "__module__", "").startswith(

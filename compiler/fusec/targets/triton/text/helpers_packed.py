@@ -77,7 +77,7 @@ def halves_of_nibbles(words, less: tl.constexpr, flip: tl.constexpr):
     "small_halves_of_nibbles": '''
 @triton.jit
 def small_halves_of_nibbles(words, less: tl.constexpr, flip: tl.constexpr):
-    """Return the same times 2**-24: bits of a half without an exponent count so, and cost no more."""
+    """Return the same times 2**-24, which the bits of a half without an exponent count."""
     words = words_of_threads(words)
     swapped: tl.constexpr = flip & 4 != 0
     small: tl.constexpr = less * 0.000000059604644775390625

@@ -195,6 +195,11 @@ WORKLOADS = (
         lambda: (torch.randn(16, 64, 64, 64), torch.randn(64), torch.randn(64)),
     ),
     Workload(
+        "group norm 8x256x32x32",
+        lambda x, w, b: F.group_norm(x, 32, w, b),
+        lambda: (torch.randn(8, 256, 32, 32), torch.randn(256), torch.randn(256)),
+    ),
+    Workload(
         "batch norm backward",
         batch_norm,
         lambda: (torch.randn(32, 64, 32, 32), torch.randn(64), torch.randn(64)),
@@ -234,6 +239,11 @@ WORKLOADS = (
         lambda: (torch.randn(2048), torch.randn(2048)),
     ),
     Workload("sum of squares", lambda x: (x * x).sum(), _rand(*M4)),
+    Workload(
+        "relu sum float64",
+        lambda w, x, b: (w * x + b).relu().sum(),
+        lambda: tuple(torch.randn(8_000_000, dtype=torch.float64) for _ in range(3)),
+    ),
     Workload("sum dim 0", lambda x: (x * 2).sum(0), _rand(*M4)),
     Workload("argmax", lambda x: x.argmax(-1), _rand(*M4)),
     Workload("var_mean", lambda x: torch.var_mean(x, -1), _rand(*M4)),
@@ -282,6 +292,12 @@ WORKLOADS = (
         bound="compute",
     ),
     Workload("conv + batch norm + relu", ConvNormRelu(), _rand(4, 32, 56, 56), bound="compute"),
+    Workload(
+        "softmax of a product",  # where dissections of torch.compile end
+        lambda x, y: (x @ y).softmax(-1),
+        lambda: (torch.randn(100, 100), torch.randn(100, 100)),
+        bound="call",
+    ),
     Workload(
         "64 elements",
         lambda x, y: (x + y).relu(),

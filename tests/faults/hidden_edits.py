@@ -147,7 +147,7 @@ HIDDEN = (
         "hidden",
         "volatile float a[64]; for (int j = 0; j < 64; j++) a[j] = $b[j];"
         " volatile int k = 400; a[k] = 3;",
-        "past its part of the stack",
+        # In what words hangs on what lies there, and that on the compiler.
     ),
     Fault(
         "writes past all of an array's stack",

@@ -109,7 +109,7 @@ class Pass:
 
     Attributes:
         name: What options and reports call it.
-        run: Changes the graph; returns how many things it changed.
+        run: Changes the graph, not the module's code; returns how many things it changed.
         forms: The forms of a graph that it is for.
         why: What it is good for, in one line.
         applies: Whether options ask for it.
@@ -459,6 +459,9 @@ def _run(form: GraphForm, subject: Subject) -> Iterator[PassRun]:
             continue
         started = time.perf_counter()
         changes = each.run(subject)
+        if changes:
+            for changed in filter(None, (subject.module, subject.backward)):
+                changed.recompile()
         if changes and form is not GraphForm.CAPTURED and verifies():
             from fusec.graph.verifier import graph_problems
 

@@ -86,7 +86,7 @@ class ReadingKernel:
 
     sizes: tuple[tuple[Expr, ...], ...]
     reads: frozenset[str]
-    first: bool = True
+    first: bool
 
 
 def cheaper_again(
@@ -159,8 +159,8 @@ def may_recompute(
     uses: int,
     expansion: float,
     large: int,
-    cheap: bool = False,
-    taps: bool = False,
+    cheap: bool,
+    taps: bool,
 ) -> str | None:
     """Return None where a pointwise producer may be computed at each use, else the reason not.
 

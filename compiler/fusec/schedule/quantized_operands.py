@@ -43,7 +43,7 @@ def packed_operands(program: Program) -> Mapping[str, float]:
 def _share(body: Body, makers: Mapping[str, Body], buffers: Mapping[str, Buffer]) -> float | None:
     (product,) = body.products
     sides = [estimate(axis.size) for axis in body.axes[-2:] if axis.size is not None]
-    if min(sides, default=1) > FEW_ROWS or max(sides, default=1) < 2 * FEW_ROWS:
+    if not sides or min(sides) > FEW_ROWS or max(sides) < 2 * FEW_ROWS:
         return None
     operands = {n.buffer for n in walk(product.args) if isinstance(n, Load)}
     large = max(operands, key=lambda name: buffer_bytes(buffers[name]))

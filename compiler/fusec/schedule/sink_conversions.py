@@ -47,7 +47,7 @@ def sink_conversions(
     early: dict[str, int] = {}
     result: list[Step] = []
     for step in steps:
-        if any(name in queued for name in step.writes()):
+        if not queued.isdisjoint(step.writes()):
             continue
         needed = set(step.reads())
         asked = bool(queue) and queue[0][1] in needed

@@ -12,15 +12,21 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from fusec.graph.decompositions import _vector_norm
 from fusec.graph.facts import half_speed
 from fusec.graph.facts.storages import storages
 from fusec.graph.losses.in_parts import _leaves_rows
+from fusec.graph.products import onednn
 from fusec.graph.products.widened_halves import _multiplications
+from fusec.graph.refusals import asked
+from fusec.graph.refusals.operand_types import refuses_operands
 from fusec.graph.regions import inline_regions
 from fusec.graph.simplify.attention_blocks import UNBLOCKED, drop_block_lists
+from fusec.graph.simplify.written_attention import _fit
 from fusec.graph.training.rematerialize import _large_inputs
+from fusec.graph.training.unasked import _is_computed
 from fusec.graph.verifier import _has_tensors
-from support.captured import Captured
+from support.captured import Captured, call_of
 
 aten = torch.ops.aten
 BF16 = torch.bfloat16
@@ -220,3 +226,118 @@ def test_the_code_of_a_region_is_its_callers() -> None:
     assert "invoke_subgraph" not in module.code
     given = torch.randn(3)
     torch.testing.assert_close(module(given)[0], given.sin())
+
+
+# -- who may be computed otherwise ----------------------------------------------------------------
+
+
+def test_which_products_are_left_to_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn, "_is_there", lambda: True)
+    monkeypatch.setattr(onednn, "onednn_multiplies_faster", lambda *sizes: True)
+
+    def fits(dtype: torch.dtype = torch.float32, device: str = "cpu", **more: Any) -> bool:
+        graph = fx.Graph()
+        sizes = ((7, 5), (5, 3))
+        left, right = values(graph, *(torch.empty(s, device=device, dtype=dtype) for s in sizes))
+        bias = values(graph, torch.empty(more["bias"], device=device)) if "bias" in more else []
+        target = aten.addmm.default if bias else aten.mm.default
+        value = torch.empty(7, 3, device=device, dtype=dtype)
+        options = {"beta": 2} if "beta" in more else {}
+        return onednn._fits(call(graph, target, *bias, left, right, value=value, **options))
+
+    assert fits()
+    assert not fits(torch.float64)
+    assert not fits(device="meta")
+    assert fits(bias=(3,))
+    assert not fits(bias=(1,))
+    assert not fits(bias=(7, 3))
+    assert not fits(bias=(3,), beta=2)
+    monkeypatch.setattr(onednn, "_is_there", lambda: False)
+    assert not fits()
+
+
+def test_sizes_that_onednn_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, ...]] = []
+    monkeypatch.setattr(onednn, "_is_there", lambda: True)
+    monkeypatch.setattr(onednn, "onednn_multiplies_faster", lambda *s: bool(told.append(s)))
+    for left in (torch.empty(7, 5), torch.empty(5, 7).t()):
+        graph = fx.Graph()
+        given = values(graph, left, torch.empty(5, 3))
+        onednn._fits(call(graph, aten.mm.default, *given, value=torch.empty(7, 3)))
+    assert told == [(7, 5, 3, 0), (7, 5, 3, 35)]
+
+
+def test_what_does_nothing_but_compute() -> None:
+    graph = fx.Graph()
+    (x,) = values(graph, torch.empty(3))
+    assert _is_computed(call(graph, aten.sin.default, x))
+    assert _is_computed(call(graph, operator.getitem, x, 0))
+    assert not _is_computed(x)
+    assert not _is_computed(call(graph, aten.sin_.default, x))
+    assert not _is_computed(call(graph, aten._assert_async.msg, x, ""))
+
+
+def test_one_content_that_eager_refuses_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = call_of(torch.sin, torch.ones(3))
+    plain: asked.Given = ((), {})
+    for contents in ({}, {"zeros"}, set(asked._CONTENTS)):
+
+        def raises(_: fx.Node, given: object, content: str) -> bool:
+            return content in contents and given is not plain  # noqa: B023
+
+        monkeypatch.setattr(asked, "_raises", raises)
+        assert asked.raises_for(node, plain) is bool(contents)
+    monkeypatch.setattr(asked, "_raises", lambda *given: True)
+    assert not asked.raises_for(node, plain), "it does so of what is not doubted, too"
+
+
+@pytest.mark.parametrize("more", [(), (True,)])
+def test_types_of_what_is_put_somewhere(more: tuple[bool, ...]) -> None:
+    x, half = torch.zeros(4), torch.zeros(2, dtype=torch.half)
+    places, source = torch.tensor([0, 1]), torch.zeros(2)
+    for refused, index, put in (
+        (False, places, source),
+        (True, places.int(), source),
+        (True, places, half),
+    ):
+        assert refuses_operands(call_of("put", x, index, put, *more), converts=False) is refused
+    for refused, put in ((False, source), (True, half)):
+        node = call_of("index_put", x, (places,), put, *more)
+        assert refuses_operands(node, converts=False) is refused
+
+
+def test_norms_of_vectors_and_of_numbers() -> None:
+    x, number = torch.tensor([[3.0, 4.0]]), torch.tensor(-2.0)
+    given: tuple[tuple[tuple[Any, ...], torch.Tensor], ...] = (
+        ((x,), torch.tensor(5.0)),
+        ((x, 2, [-1]), torch.tensor([5.0])),
+        ((x, 2, [0]), torch.tensor([3.0, 4.0])),
+        ((number,), torch.tensor(2.0)),
+        ((number, 2, [0]), torch.tensor(2.0)),
+        ((number, 2, [-1]), torch.tensor(2.0)),
+    )
+    for arguments, expected in given:
+        assert torch.equal(_vector_norm(*arguments), expected)  # type: ignore[arg-type]
+
+
+def test_tensors_whose_attention_is_atens() -> None:
+    def fit(query: Any, key: Any = None, value: Any = None, dtype: Any = BF16, **more: Any) -> bool:
+        sizes = (query, key or query, value or key or query)
+        tensors = [torch.empty(size, dtype=dtype, device="meta") for size in sizes]
+        return _fit(tensors, more.get("results", tensors[:1]), interpreted=True)
+
+    assert fit((2, 3, 5, 64))
+    assert fit((3, 5, 64))
+    assert not fit((5, 64))
+    assert not fit((2, 2, 3, 5, 64))
+    assert fit((2, 3, 5, 64), (2, 3, 9, 64))
+    assert not fit((2, 3, 5, 64), (2, 3, 5, 64), (2, 3, 5, 32))
+    assert not fit((2, 3, 5, 64), (2, 3, 5, 32), (2, 3, 5, 64))
+    assert not fit((2, 3, 5, 32), (2, 3, 5, 64))
+    assert not fit((2, 3, 5, 64), (2, 1, 5, 64))
+    assert not fit((2, 3, 5, 64), (2, 3, 5, 64), (1, 3, 5, 64))
+    assert not fit((2, 3, 5, 0))
+    assert fit((2, 3, 5, 256))
+    assert not fit((2, 3, 5, 257))
+    assert not fit((3, 5, 64), dtype=torch.float64)
+    assert not fit((3, 5, 64), results=[torch.empty(3, dtype=torch.half, device="meta")])

@@ -11,10 +11,12 @@ from fusec.ir import ops
 from fusec.ir.body import Body, Store
 from fusec.ir.checks import CheckKind, check_name
 from fusec.ir.index import Expr
-from fusec.ir.node import Node, indirect, op, recording
+from fusec.ir.node import Node, dot, indirect, op, recording
 from fusec.ir.program import Compute, Program, TensorRef
 from fusec.schedule import choices
+from fusec.schedule.choices_products import FEW_ROWS
 from fusec.schedule.inline import _leaves_unchecked, inline_pointwise
+from fusec.schedule.quantized_operands import _share
 from fusec.schedule.row_and_column import _is_across
 from support.triton_bodies import F32, at, axes, buffer
 
@@ -212,3 +214,39 @@ def test_where_the_columns_of_a_sum_run() -> None:
     assert not across(row, column, outer=False)
     assert across(column, row, name="another"), "no term"
     assert not _is_across(Body((i, j), (), (Store("t", (row, column), value),)), terms, 1)
+
+
+# -- operands that are unpacked from bytes ---------------------------------------------------
+
+
+def share(rows: int, columns: int, dtype: torch.dtype = torch.uint8, of: str = "w") -> float | None:
+    """Ask for ``x @ w`` whose second operand is made of bytes and of a scale each row."""
+    inner = 64
+    held = {"x": buffer("x", (rows, inner)), "w": buffer("w", (inner, columns))}
+    held |= {"q": buffer("q", (inner, columns), dtype), "s": buffer("s", (inner,))}
+    (i, j), (r,) = axes(rows, columns), axes(inner, prefix="r")
+    left, right = ops.load("x", at(i, r), F32), ops.load(of, at(r, j), F32)
+    product = Body((i, j), (r,), (Store("out", at(i, j), dot(left, right, (r,), F32)),))
+    k, m = axes(inner, columns)
+    number = ops.cast(ops.load("q", at(k, m), dtype), F32)
+    value = ops.binary("mul", number, ops.load("s", at(k), F32))
+    return _share(product, {"w": Body((k, m), (), (Store("w", at(k, m), value),))}, held)
+
+
+@pytest.mark.parametrize(("rows", "columns", "counts"), [
+    (FEW_ROWS, 1024, True), (FEW_ROWS + 1, 1024, False), (1, 2 * FEW_ROWS, True),
+    (1, 2 * FEW_ROWS - 1, False)
+])  # fmt: skip
+def test_products_of_few_rows_with_bytes(rows: int, columns: int, counts: bool) -> None:
+    found = share(rows, columns)
+    assert found == ((64 * columns + 64 * 4) / (64 * columns * 4) if counts else None)
+
+
+def test_what_is_read_for_an_operand() -> None:
+    assert share(8, 1024, torch.float16) is None, "no whole numbers"
+    assert share(8, 1024, torch.int64) is None, "more bytes than the operand's own"
+    assert share(8, 1024, of="q") is None, "what nothing makes"
+    (r,) = axes(64, prefix="r")
+    number = dot(ops.load("a", at(r), F32), ops.load("b", at(r), F32), (r,), F32)
+    held = {"a": buffer("a", (64,)), "b": buffer("b", (64,))}
+    assert _share(Body((), (r,), (Store("out", (), number),)), {}, held) is None

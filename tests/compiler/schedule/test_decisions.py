@@ -89,7 +89,7 @@ def test_the_reason_says_what_it_would_cost(
     uses: int, expansion: float, large: int, taps: bool, reason: str
 ) -> None:
     body = chain(3, 2)
-    assert choices.may_recompute(body, uses, expansion, large, taps=taps) == reason
+    assert choices.may_recompute(body, uses, expansion, large, False, taps) == reason
 
 
 def test_sums_of_columns_beside_rows() -> None:
@@ -260,6 +260,7 @@ def test_windows() -> None:
     assert not choices.is_convolution(bodies.sum_columns(8, 9).body)
     assert not choices.reads_windows(sum_of(15, 0))
     assert choices.reads_windows(sum_of(16, 0))
+    assert choices.reads_windows(sum_of(16, 1)), "one of two is read often"
     image, pool = weighted(1, 6, 8), windows(1, 6, 6)
     after = Body(
         image.body.axes,

@@ -116,6 +116,28 @@ def test_where_elements_are_left_they_are_the_loops() -> None:
     torch.testing.assert_close(results(folded, given), results(body, given))
 
 
+def test_where_one_of_two_results_is_no_element_the_loops_stay() -> None:
+    (i,), (j,) = axes(ROWS), axes(CLASSES, prefix="r")
+    place, number = ops.load("places", at(i), I64), ops.load("numbers", at(i), F32)
+    total = reduce("sum", hot(index_value(Expr.of(j), I64), place, number), (j,), F32)
+    wide = Store("wide", at(i, j), ops.binary("sub", ops.load("x", at(i, j), F32), total))
+    for stores in ((Store("out", at(i), total), wide), (wide, Store("out", at(i), total))):
+        folded = fold_one_hots(Body((i,), (j,), stores))
+        assert not has_sum(folded)
+        assert (folded.axes, folded.reduce_axes) == ((i,), (j,))
+
+
+def test_where_a_sum_is_left_the_loops_stay() -> None:
+    body = summed(FOLDED["numbers"], whole=True)
+    (j,) = body.reduce_axes
+    (store,) = body.stores
+    other = reduce("sum", ops.load("x", store.index, F32), (j,), F32)
+    stores = (Store("wide", store.index, ops.binary("add", store.value, other)),)
+    folded = fold_one_hots(Body(body.axes, body.reduce_axes, stores))
+    assert [node for node in folded.nodes() if isinstance(node, Reduce)] == [other]
+    assert (folded.axes, folded.reduce_axes) == (body.axes, body.reduce_axes)
+
+
 def test_one_sum_of_two_is_left() -> None:
     (i,), (j,) = axes(ROWS), axes(CLASSES, prefix="r")
     both = summed(FOLDED["numbers"])

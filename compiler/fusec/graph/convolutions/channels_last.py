@@ -43,7 +43,6 @@ def turn_channels_inward(module: fx.GraphModule) -> int:
     if not turning.pays():
         return 0
     module.graph = turning.graph
-    module.recompile()
     return len(wanted)
 
 

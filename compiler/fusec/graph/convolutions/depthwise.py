@@ -39,8 +39,6 @@ def divide_gradients(module: fx.GraphModule, *, interpreted: bool = False) -> in
                 module.graph.erase_node(user)
         node.args = (*node.args[:-1], [False, weight, bias])
         node.meta["val"] = (None, *node.meta["val"][1:])
-    if nodes:
-        module.recompile()
     return len(nodes)
 
 

@@ -51,7 +51,6 @@ def align_products(module: fx.GraphModule, *, kernels: bool = True) -> int:
     padding.run()
     if padding.count:
         module.graph = padding.graph
-        module.recompile()
     return padding.count
 
 

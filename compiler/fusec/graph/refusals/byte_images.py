@@ -72,7 +72,6 @@ def keep_interpolations_of_bytes(module: fx.GraphModule) -> fx.GraphModule:
         whole.meta = dict(node.meta)
         node.replace_all_uses_with(whole)
         changed.graph.erase_node(node)
-    changed.recompile()
     return changed
 
 

@@ -55,11 +55,11 @@ def _index_select(input: Any, dim: int, index: Any) -> bool:
     return bool(index.dtype in _PLACES)
 
 
-def _index_put(input: Any, indices: Any, values: Any, accumulate: Any = None) -> bool:
+def _index_put(input: Any, indices: Any, values: Any, *rest: Any, **more: Any) -> bool:
     return bool(input.dtype == values.dtype)
 
 
-def _put(input: Any, index: Any, source: Any, accumulate: bool = False) -> bool:
+def _put(input: Any, index: Any, source: Any, *rest: Any, **more: Any) -> bool:
     return bool(index.dtype == torch.int64 and input.dtype == source.dtype)
 
 

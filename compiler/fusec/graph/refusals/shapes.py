@@ -198,7 +198,7 @@ def _indexed(input: Any, dim: int, index: Any, source: Any, *more: Any, **named:
     return same_shape(*rest) and guard_or_true(index.numel() == source.shape[dim])
 
 
-def _put(input: Any, index: Any, source: Any, accumulate: bool = False) -> bool:
+def _put(input: Any, index: Any, source: Any, *rest: Any, **more: Any) -> bool:
     some = guard_or_true(input.numel() != 0) or guard_or_false(index.numel() == 0)
     return some and guard_or_true(index.numel() == source.numel())
 

@@ -41,7 +41,6 @@ def view_what_has_gaps(module: fx.GraphModule) -> fx.GraphModule:
     for node in made:
         if node in written:
             _replace(copies[node])
-    changed.recompile()
     return changed
 
 

@@ -28,7 +28,6 @@ def sum_in_the_type_of_out(module: fx.GraphModule) -> fx.GraphModule:
         if _is_untold(node):
             dtype = node.kwargs["out"].meta["example_value"].dtype
             node.kwargs = {**node.kwargs, "dtype": dtype}
-    changed.recompile()
     return changed
 
 

@@ -42,7 +42,7 @@ _ALONG_KEPT: dict[Any, int] = {
 }
 
 
-def bound_rows(module: fx.GraphModule, *, interpreted: bool = False) -> int:
+def bound_rows(module: fx.GraphModule, *, interpreted: bool) -> int:
     """Guard the lengths of rows that fit into registers now; return how many guards there are new.
 
     Only rows on a GPU that are one stretch of memory count.

@@ -48,7 +48,7 @@ class _Written:
     causal: bool
 
 
-def attend_at_once(module: fx.GraphModule, *, interpreted: bool = False) -> fx.GraphModule:
+def attend_at_once(module: fx.GraphModule, *, interpreted: bool) -> fx.GraphModule:
     """Return a captured graph that calls attention where it was written out.
 
     Args:
@@ -279,7 +279,7 @@ def _fit(tensors: list[Any], results: list[Any], interpreted: bool) -> bool:
     same = query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
     depths = [each.shape[-1] for each in tensors]
     known = all(isinstance(depth, int) for depth in depths)
-    return same and known and 0 < depths[0] == depths[1] == depths[2] <= DEEPEST
+    return same and known and 0 < min(depths) == max(depths) <= DEEPEST
 
 
 __all__ = ["attend_at_once"]

@@ -204,3 +204,14 @@ def test_what_is_asked_on_purpose_is_no_failure_in_a_log(target: str) -> None:
         log.removeFilter(logged.append)  # type: ignore[arg-type]
     assert not logged
     assert not log.disabled
+
+
+def test_each_of_a_list_has_the_size_of_its_place() -> None:
+    x, small = torch.ones(2, 3), torch.ones(3)
+    for refused, places, values in (
+        (False, [x, x], [small, x]),
+        (True, [small, x], [x, x]),
+        (True, [x, small], [x, x]),
+        (True, [small, small], [x, x]),
+    ):
+        assert bool(refused_write(call_of(torch._foreach_add_, places, values))) is refused

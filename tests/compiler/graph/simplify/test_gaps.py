@@ -40,5 +40,6 @@ def test_results_lie_as_in_eager(name: str) -> None:
         for got, expected in zip(found, plain, strict=True):
             assert got.stride() == expected.stride()
             assert got.storage_offset() == expected.storage_offset()
+            assert got.untyped_storage().nbytes() == expected.untyped_storage().nbytes()
             assert got.untyped_storage().data_ptr() == found[0].untyped_storage().data_ptr()
     assert not any(graph.fallback for graph in compiled.graphs)

@@ -349,6 +349,8 @@ def test_what_may_be_computed_where_nobody_wants_it() -> None:
     assert not repeats(lambda i: reduce("sum", ops.load("x", at(r), F32), (r,), F32))
     assert not repeats(lambda i: scan("sum", ops.load("x", at(r), F32), r, F32))
     assert not repeats(lambda i: op("floordiv", (n(i), n(i)), I64))
+    body = Body((r,), (), (Store("out", at(r), f32(1.0)), Store("out", at(r), f32(2.0), "add")))
+    assert not _may_repeat(body, {"out": buffer("out", (4,))}), "one of both adds"
     valid = check_name(CheckKind.INDEX, "it")
     assert not repeats(lambda i: op(valid, (ops.load("ok", (i,), torch.bool), n(i)), I64))
     for outside in (lambda i: i + 1, lambda i: i - 1):

@@ -27,6 +27,7 @@ from fusec.targets.cpp.plan.row_reuse import (
     _sources,
     repeated_rows,
 )
+from fusec.targets.cpp.plan.rows import _is_next_to_it
 from fusec.targets.cpp.plan.staging import _is_stream
 from fusec.targets.cpp.text.reductions import combined
 from fusec.targets.cpp.text.writer import wrap
@@ -393,3 +394,24 @@ def test_random_words_of_positions_that_are_computed() -> None:
     node: Any = ops.random_word(seed, place, ops.const(3, torch.int64))
     facts = Facts(Body((j,), (), (Store("y", at(j), node),)), {})
     assert not _is_stream(facts, node, j)
+
+
+def test_what_lies_beside_the_last_or_is_one_for_all() -> None:
+    (i,), (j,) = axes(8), axes(40, prefix="r")
+    masked = ops.load("x", at(i, j), F32, ops.load("ok", at(j), torch.bool))
+    picked = indirect(ops.load("at", at(j), torch.int64), Expr.of(40))
+    loads: dict[str, Any] = {
+        "neighbors": ops.load("x", at(i, j), F32),
+        "one": ops.load("x", (Expr.of(i), Expr.of(3)), F32),
+        "a column": ops.load("x", at(j, i), F32),
+        "every other": ops.load("x", (Expr.of(i), 2 * Expr.of(j)), F32),
+        "backwards": ops.load("x", (Expr.of(i), 39 - Expr.of(j)), F32),
+        "blocks": ops.load("x", (Expr.of(i), Expr.of(j) // 2), F32),
+        "masked": masked,
+        "picked": ops.load("x", (Expr.of(i), picked), F32),
+    }
+    stores = tuple(Store("y", at(i), load) for load in loads.values())
+    held = {"x": buffer("x", (40, 80)), "ok": buffer("ok", (40,), torch.bool)}
+    facts = Facts(Body((i,), (j,), stores), held | {"at": buffer("at", (40,), torch.int64)})
+    found = [name for name, load in loads.items() if _is_next_to_it(facts, load, j)]
+    assert found == ["neighbors", "one", "picked"]

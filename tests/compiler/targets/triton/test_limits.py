@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -12,10 +12,11 @@ import torch
 from fusec.ir import ops
 from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr
-from fusec.ir.node import recording
+from fusec.ir.node import indirect, recording
 from fusec.machine import using
 from fusec.targets.triton.plan import choices_attention
 from fusec.targets.triton.plan.phases import are_places, fills_tile
+from fusec.targets.triton.plan.tiling import index_guards
 from fusec.targets.triton.toolchain.candidate import load_file
 from fusec.targets.triton.toolchain.launch_records import (
     RecordedLaunch,
@@ -33,6 +34,7 @@ from fusec.targets.triton.toolchain.load import (
     is_compiler_failure,
     is_triton_error,
 )
+from fusec.targets.triton.toolchain.watched_run import _interpreted
 from support.triton_bodies import F32, at, axes
 from support.whole_programs import MACHINE
 
@@ -357,3 +359,49 @@ def test_whose_rows_are_of_several_heads(
         group, each = map(Expr.of, made.axes[1:])
         rows = given["rows"]
         assert load.index[1:3] == (group * 4 + each // rows, each % rows)
+
+
+# -- checks of places that are computed -------------------------------------------------------
+
+
+def test_conditions_of_computed_places() -> None:
+    (i,) = axes(8)
+    number, ok = ops.load("n", at(i), torch.int64), ops.load("ok", at(i), torch.bool)
+    sure = ops.load("sure", at(i), torch.bool)
+    both = ops.check(sure, ops.check(ok, number, "out of range"), "out of range")
+    place = indirect(ops.binary("add", both, both), Expr.of(8))
+    assert index_guards((place,)) == [sure, ok], "each once"
+    assert index_guards(at(i)) == []
+    # what is read at such a place guards itself
+    read = ops.load("table", (place,), torch.int64)
+    assert index_guards((indirect(read, Expr.of(8)),)) == []
+
+
+# -- a kernel that is interpreted ---------------------------------------------------------------
+
+
+class Compiled:
+    def __init__(self, fn: Any) -> None:
+        self.fn = fn
+
+
+class Rewritten(Compiled):
+    rewritten_fn: ClassVar[dict[Any, str]] = {}
+
+
+def test_a_kernel_and_what_it_calls_are_interpreted_for_a_while() -> None:
+    space: dict[str, Any] = {"number": 3}
+    exec("def kernel(): pass\ndef helper(): pass", space)
+    kernel, helper = (Compiled(space[name]) for name in ("kernel", "helper"))
+    space |= {"kernel": kernel, "helper": helper}
+    before = dict(space)
+    with _interpreted(kernel, Compiled, Rewritten) as function:
+        assert isinstance(function, Rewritten)
+        assert function.fn is kernel.fn
+        assert isinstance(space["helper"], Rewritten)
+        assert space["helper"].fn is helper.fn
+        assert space["number"] == 3
+        space["of the interpreter"] = 1
+        Rewritten.rewritten_fn |= {kernel.fn: "", helper.fn: "", len: ""}
+    assert space == before
+    assert list(Rewritten.rewritten_fn) == [len]

@@ -86,9 +86,8 @@ def bind_staged(
     for store in staging.stores:
         scope.values[store.value] = Expression(f"{arrays[store]}[{place}]")
         scope.staged[store] = f"{arrays[store]}[{place}]"
-    for store in staging.streams:
-        if store not in staging.stores:
-            scope.streamed[store] = f"{arrays[store]}[{place}]"
+    for store in staging.streams:  # of which one that is staged is looked up above
+        scope.streamed[store] = f"{arrays[store]}[{place}]"
     for node in staging.random:
         scope.values[node] = Expression(f"{arrays[node]}[{place}]")
 

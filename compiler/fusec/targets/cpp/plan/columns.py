@@ -22,7 +22,7 @@ from fusec.targets.cpp.plan.row_passes import RowSteps, plan_steps
 from fusec.targets.cpp.plan.threads import plan_sharing
 
 
-def column_axis(facts: Facts, *, forced: bool = False) -> Symbol | None:
+def column_axis(facts: Facts, *, forced: bool) -> Symbol | None:
     """Return the outer axis along which to vectorize, where that beats the reduced axes.
 
     Args:
@@ -75,7 +75,7 @@ def plan_columns(facts: Facts, column: Symbol) -> Columns:
     return _columns(facts, column, steps, tile, (), pieces=pieces)
 
 
-def short_row_axis(facts: Facts, *, forced: bool = False) -> Symbol | None:
+def short_row_axis(facts: Facts, *, forced: bool) -> Symbol | None:
     """Return the outer axis along which to put rows beside each other, where that pays.
 
     Args:

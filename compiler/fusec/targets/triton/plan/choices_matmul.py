@@ -71,7 +71,7 @@ class Product(ProductAxes):
     right: Operand | None
     packed: bool
     group: int
-    in_words: int = 0
+    in_words: int
 
     @property
     def sizes(self) -> tuple[Expr, Expr, Expr]:
@@ -100,7 +100,9 @@ def match_product(body: Body, buffers: Mapping[str, Buffer]) -> Product:
     packed = [operand for operand in node.args if reads_bytes(operand, inner)]
     group = gcd(*(group_of(operand, inner) for operand in packed)) if packed else 0
     several = column in body.reduce_axes
-    found = Product(node, axes.batch, row, column, inner, several, left, right, bool(packed), group)
+    found = Product(
+        node, axes.batch, row, column, inner, several, left, right, bool(packed), group, 0
+    )
     if not packed or several:
         return found
     laid = in_words(found, group, buffers)
@@ -180,9 +182,10 @@ def better_transposed(product: Product) -> bool:
 def scales_sums(product: Product) -> bool:
     """Whether the sums of a step are multiplied by a scale that all of its weights have.
 
-    Of up to 16 rows a thread has 8 sums where it has 64 weights: 16 x 11008 over 4096 with 4 bits
-    takes 14.6 us among launches of a CUDA graph on an H100 instead of 15.5, 4096 over 11008 15.4
-    instead of 16.1.
+    Of up to 16 rows a thread has 8 sums where it has 64 weights, and numbers of 4 bits may be
+    halves without an exponent.  Microseconds among launches of a CUDA graph on an H100, each weight
+    scaled; the sums; with such halves: 16 x 11008 over 4096 15.4, 14.7, 14.1; 16 x 4096 over 11008
+    16.2, 15.4, 14.9.
     """
     return known(product.sizes[0]) <= 16
 
@@ -278,7 +281,7 @@ def _few_rows(rows: int, columns: int, inner: int, count: int) -> list[tuple[str
     many = ((128, 64, 6, 8), (32, 128, 6, 4), (128, 128, 4, 8), (32, 128, 3, 4), (64, 64, 5, 4))
     few = ((64, 128, 4, 4), (64, 64, 6, 4), (128, 64, 4, 4), (64, 256, 3, 4), (32, 256, 5, 4))
     found: list[tuple[str, Settings]] = []
-    for width, depth, stages, warps in many if short > 32 else few:
+    for width, depth, stages, warps in many if min(rows, columns) > 32 else few:
         tile = (width, short) if tall else (short, width)
         programs = -(-long // width) * count
         values = _setting(*tile, depth, stages, warps, GROUP_M=1)

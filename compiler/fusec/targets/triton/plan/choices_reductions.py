@@ -236,9 +236,9 @@ def choose_looped(
     groups: tuple[tuple[Symbol, ...], ...],
     reduced: tuple[Symbol, ...],
     columns: int,
-    each: int = 0,
-    again: int = 0,
-    places: bool = False,
+    each: int,
+    again: int,
+    places: bool,
 ) -> Choice:
     """A long row a program: 16 elements a thread and step, so that many loads are under way.
 

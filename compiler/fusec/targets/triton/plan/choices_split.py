@@ -54,7 +54,7 @@ def choose_split(
     reduced: tuple[Symbol, ...],
     splits: int,
     each: int,
-    whole: int = 0,
+    whole: int,
 ) -> Choice:
     """Few long rows: programs enough to fill the GPU share them, 32 bytes a thread and step.
 

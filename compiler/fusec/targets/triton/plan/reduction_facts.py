@@ -101,8 +101,9 @@ def elements_each(body: Body, reduced: Sequence[Symbol]) -> int:
     free = free_axes(body.computed)
     if not any(set(reduced) <= free[store.value] for store in body.stores):
         return 32
-    costs = (cost_of(n.name) for n in body.nodes() if isinstance(n, Op))
-    return 4 if max(costs, default=1) >= 10 else 16
+    function = cost_of("exp")
+    takes = any(isinstance(n, Op) and cost_of(n.name) >= function for n in body.nodes())
+    return 4 if takes else 16
 
 
 def reduces_contiguous(

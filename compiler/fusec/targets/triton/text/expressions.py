@@ -220,7 +220,7 @@ def operation(
     dtypes: Sequence[torch.dtype],
     args: Sequence[Text],
     needs: Needs,
-    relaxed: bool = False,
+    relaxed: bool,
 ) -> Text:
     """Return the text of an operation.
 

@@ -19,7 +19,7 @@ from fusec.targets.cpp.assembly import assembly
 from fusec.targets.cpp.memory.prefetch import declare_line
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.columns import row_step
-from fusec.targets.cpp.plan.deinterleave import _casts, _neighbors
+from fusec.targets.cpp.plan.deinterleave import Deinterleaved, _casts, _neighbors
 from fusec.targets.cpp.plan.facts import Facts
 from fusec.targets.cpp.plan.row_reuse import (
     _indices,
@@ -415,3 +415,15 @@ def test_what_lies_beside_the_last_or_is_one_for_all() -> None:
     facts = Facts(Body((i,), (j,), stores), held | {"at": buffer("at", (40,), torch.int64)})
     found = [name for name, load in loads.items() if _is_next_to_it(facts, load, j)]
     assert found == ["neighbors", "one", "picked"]
+
+
+@pytest.mark.parametrize(
+    ("distances", "lengths"),
+    [((0,), (10, 0)), ((1,), (0, 10)), ((0, 1), (10, 10)), ((0, 2, 1, 5), (11, 12)), ((), (0, 0))],
+)
+def test_how_much_of_neighbors_is_taken_apart(
+    distances: tuple[int, ...], lengths: tuple[int, int]
+) -> None:
+    load: Any = ops.load("x", (Expr.of(0),), F32)
+    loads = tuple((load, distance) for distance in distances)
+    assert Deinterleaved(Expr.of(0), loads, 10, {}).lengths == lengths

@@ -92,7 +92,7 @@ def test_of_few_rows_the_sums_are_scaled(rows: int) -> None:
     exact = product(x.double(), q, s.double())
     assert (compiled(x, q, s).double() - exact).abs().max() <= 2e-3 * exact.abs().max()
     (kernel,) = compiled.kernels.values()
-    of_sums = "tl.dot(right.T, x_in_order.T) * s.T.to(tl.float32)"
+    of_sums = "tl.dot(right.T, x_in_order.T) * (s.T.to(tl.float32) * 16777216.0)"
     assert (of_sums in kernel.source) == (rows <= 16), kernel.source
     compiled = fusec.compile(
         lambda x, q, s, z: x @ with_zeros(in_turns(q), s, z).t(), target="triton", matmul="template"

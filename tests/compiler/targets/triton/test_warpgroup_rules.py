@@ -15,7 +15,7 @@ from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, Node, cast, dot, op, recording
 from fusec.machine import MachineFacts, using
 from fusec.targets.triton.plan import choices_warpgroups
-from fusec.targets.triton.plan.attention_gradients import Gradients, Total
+from fusec.targets.triton.plan.attention_gradients import Gradients, Total, choose_gradients
 from fusec.targets.triton.plan.choice import Knob
 from fusec.targets.triton.plan.choices_attention import Attention, Listed
 from fusec.targets.triton.plan.choices_warpgroups import (
@@ -272,6 +272,30 @@ def test_tunables() -> None:
             "other queries": chosen_gradients(parts, {"GROUP_H": 8, "NUM_STAGES": 3}),
         }
     compare("warpgroups", (f"{name}: {line}" for name, line in lines.items()))
+
+
+def test_tunables_of_gradients_in_triton() -> None:
+    def lines() -> Iterator[str]:
+        for dtype in (F16, F32):
+            for depth in (16, 64, 65, 128, 129, 256):
+                for rows, keys in ((1024, 2048), (24, 40), (40, 24), (1, 1)):
+                    parts = Parts(rows, keys, depth, 64, dtype)
+                    for by_keys in (False, True):
+                        choice = choose_gradients(parts.gradients(by_keys=by_keys), parts.buffers)
+                        where = f"{rows} x {keys} of {depth} {dtype} {by_keys}"
+                        yield f"{where}: {' '.join(f'{k.name}={k.value}' for k in choice.knobs)}"
+        parts = Parts(1024, 1024)
+        for rows, columns in ((128, 128), (128, 32), (32, 128)):
+            for which in ("partial", "full"):
+                for by_keys in (False, True):
+                    listed = {which: parts.listed(rows, columns), "by_keys": by_keys}
+                    choice = choose_gradients(parts.gradients(**listed), parts.buffers)
+                    yield f"{which} blocks of {rows} x {columns} {by_keys}: {shown(choice.knobs)}"
+        given = choose_gradients(parts.gradients(), parts.buffers, (("BLOCK_N", 32),))
+        yield f"others: {shown(given.knobs)}"
+
+    with using(MACHINE):
+        compare("attention_gradients", lines())
 
 
 @pytest.mark.usefixtures("_gluon")

@@ -231,7 +231,10 @@ class ProductWriter:
         if self.swapped:
             left, right = f"{right}.T", f"{left}.T"
         if self.scale is not None:
-            return f"total + tl.dot({left}, {right}) * {self.scales}.T.to(tl.float32)"
+            scales = f"{self.scales}.T.to(tl.float32)"
+            if self.words is not None and self.words.times != 1:
+                scales = f"({scales} * {self.words.times}.0)"
+            return f"total + tl.dot({left}, {right}) * {scales}"
         return f"tl.dot({left}, {right}, total{exact})"
 
     def operand(self, kernel: KernelWriter, node: Node, side: str) -> tuple[str, Writer]:

@@ -33,6 +33,7 @@ from fusec.targets.triton.rewrite.packed_operands import (
 OF_WORDS = frozenset(
     {
         "halves_of_nibbles",
+        "small_halves_of_nibbles",
         "bfloats_of_nibbles",
         "halves_of_bytes",
         "halves_of_signed_bytes",
@@ -43,6 +44,7 @@ OF_WORDS = frozenset(
     }
 )
 READ = "words_at"  # the helper that reads words where elements are bytes
+SMALL = 1 << 24  # what halves that are bits without an exponent are one part of
 _NIBBLES, _BYTES = 8, 4  # numbers a word
 _FOUR_BITS, _EIGHT_BITS = 15, 255
 
@@ -58,6 +60,7 @@ class Words:
         order: To each bit of a number's place in its word, the bit of its place along the sum.
         start: Stands for where a step begins, in what all of a step shares; None where nothing is.
         views: Buffers of words that lie in buffers of bytes, by name: the buffer, and the bytes'.
+        times: What the scale that is taken out of the elements is to be times.
     """
 
     node: Node
@@ -66,6 +69,7 @@ class Words:
     order: tuple[int, ...]
     start: Symbol | None
     views: Mapping[str, tuple[Buffer, str]]
+    times: int = 1
 
     def reordered(self, x: str, rows: str, step: str) -> str:
         """Return the text of a tile of the other operand, its columns in the words' order.
@@ -160,6 +164,9 @@ def scale_apart(words: Words, column: Symbol) -> tuple[Words, Node | None]:
     free = free_axes((node,))
     for numbers, scale in (node.args, node.args[::-1]):
         if words.word in free[numbers] and words.word not in free[scale] and column in free[scale]:
+            if isinstance(numbers, Op) and numbers.name == "halves_of_nibbles":
+                small = op("small_halves_of_nibbles", numbers.args, numbers.dtype)
+                return replace(words, node=small, times=SMALL), scale
             return replace(words, node=numbers), scale
     return words, None
 

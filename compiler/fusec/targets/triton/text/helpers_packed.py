@@ -74,6 +74,20 @@ def halves_of_nibbles(words, less: tl.constexpr, flip: tl.constexpr):
     d = two_of((words & 0x00F000F0) | 0x64006400, tl.float16, swapped) * 0.0625 - (64.0 + less)
     return columns_of(a, b, c, d, flip)
 ''',
+    "small_halves_of_nibbles": '''
+@triton.jit
+def small_halves_of_nibbles(words, less: tl.constexpr, flip: tl.constexpr):
+    """Return the same times 2**-24, which the bits of a half without an exponent count."""
+    words = words_of_threads(words)
+    swapped: tl.constexpr = flip & 4 != 0
+    small: tl.constexpr = less * 0.000000059604644775390625
+    a = two_of(words & 0x000F000F, tl.float16, swapped) - small
+    b = two_of(words & 0x00F000F0, tl.float16, swapped) * 0.0625 - small
+    words = words >> 8
+    c = two_of(words & 0x000F000F, tl.float16, swapped) - small
+    d = two_of(words & 0x00F000F0, tl.float16, swapped) * 0.0625 - small
+    return columns_of(a, b, c, d, flip)
+''',
     "bfloats_of_nibbles": '''
 @triton.jit
 def bfloats_of_nibbles(words, less: tl.constexpr, flip: tl.constexpr):
@@ -200,6 +214,7 @@ def signed_bytes_as_halves(words, less: tl.constexpr, flip: tl.constexpr):
 
 USES = {
     "halves_of_nibbles": ("words_of_threads", "two_of", "columns_of"),
+    "small_halves_of_nibbles": ("words_of_threads", "two_of", "columns_of"),
     "bfloats_of_nibbles": ("words_of_threads", "two_of", "columns_of"),
     "halves_of_bytes": ("words_of_threads", "two_of"),
     "halves_of_signed_bytes": ("words_of_threads", "two_of", "halves_of_bytes"),

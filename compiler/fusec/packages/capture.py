@@ -283,9 +283,10 @@ class _Watch:
         compiled = self.compiled
         with torch.set_grad_enabled(records):
             compiled(*self._bound(self._copies()).args, **self._bound(self._copies()).kwargs)
-            kept = [graph.keep for graph in compiled.graphs]
+            # A check in another thread keeps nothing for a moment: what is there says more.
+            kept = [graph.keep or graph.last_inputs is not None for graph in compiled.graphs]
             for graph in compiled.graphs:
-                graph.forget_inputs()
+                graph.await_call()  # what is kept stays: another thread may be checking an edit
                 graph.keep_inputs(True)
             try:
                 count = len(compiled.graphs)
@@ -297,12 +298,7 @@ class _Watch:
                         "something in Python that it depends on",
                         "pass that as an argument, and return it",
                     )
-                ran = [
-                    graph
-                    for graph in compiled.graphs
-                    if graph.last_inputs is not None
-                    or any(part.last_inputs is not None for part in graph.parts)
-                ]
+                ran = [graph for graph in compiled.graphs if graph.called]
             finally:
                 for graph, keep in zip(compiled.graphs, kept, strict=False):
                     graph.keep_inputs(keep)

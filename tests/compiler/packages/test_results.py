@@ -125,3 +125,14 @@ def test_a_result_whose_size_depends_on_data(tmp_path):
         packaged(lambda x: x[x > 0], (torch.randn(5),), tmp_path)
     with pytest.raises(CannotPackage, match="is not given and does not compute"):
         packaged(lambda x: (x * SCALE, SCALE), (torch.randn(3),), tmp_path)
+
+
+def test_packaging_leaves_kept_inputs_alone(tmp_path):
+    compiled = fusec.compile(lambda x: x.sin() + 1, keep_inputs=True, dynamic=False)
+    examples = torch.randn(3), torch.randn(5)
+    for x in examples:
+        compiled(x)
+    packaged(compiled, (examples[0],), tmp_path)
+    for graph, x in zip(compiled.graphs, examples, strict=True):
+        assert graph.last_inputs is not None
+        assert graph.last_inputs[0].shape == x.shape

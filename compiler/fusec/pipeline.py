@@ -141,6 +141,8 @@ def emit(state: Compilation) -> Callable[[], str]:
         if isinstance(step, Compute):
             # the only kernel of what the user named carries just that name
             label = "" if prefix and alone else step.label
+            if state.saved:  # of a relu's gradient a forward kernel has the mask alone
+                label = without_gradients(label)
             step = replace(step, name=kernel_name(label, prefix, state.taken))
         steps.append(step)
     program = replace(program, steps=tuple(steps))
@@ -245,12 +247,19 @@ def run_stages(state: Compilation, observe: Observer | None = None) -> list[Stag
 # -- names --------------------------------------------------------------------------------
 
 _PLAIN_WORDS = frozenset(
-    "add sub mul div neg where clone to convert_element_type expand view permute copy "
+    "add sub mul div neg clone to convert_element_type expand view permute copy "
     "full alias maximum minimum output exp sum rsub unsqueeze pow sqrt rsqrt reciprocal "
-    "lift_fresh_copy".split()
+    "lift_fresh lift_fresh_copy eq ne lt le gt ge logical_and logical_or logical_not bitwise_and "
+    "bitwise_or bitwise_not checked".split()
 )
 # torch's names for what nobody calls so
-_SAID = {"convert_element_type": "cast", "lift_fresh_copy": "tensor"}
+_SAID = {"convert_element_type": "cast", "lift_fresh_copy": "tensor", "lift_fresh": "tensor"}
+
+
+def without_gradients(label: str) -> str:
+    """Return a label less the operators that compute gradients, where there are others."""
+    words = [word for word in label.split(" + ") if not word.endswith("_backward")]
+    return " + ".join(words) or label
 
 
 def kernel_name(label: str, prefix: str, taken: set[str]) -> str:

@@ -119,6 +119,7 @@ class Backend:
         graph = CompiledGraph(f"graph {len(self.every)}", module, self.options.keep_inputs)
         graph.traced = tuple(TracingContext.get_traced_code() or ())
         graph.effects = side_effects()
+        graph.input_names = input_names(module)
         self.graphs.append(graph)
         self.every.append(graph)
         stages = [graph_stage("capture", max(started - self.clock, 0.0), module)]
@@ -127,7 +128,7 @@ class Backend:
         try:
             reason = reason_before(captured)
             if not reason:
-                compiler = GraphCompiler(orders, graph, stages, input_names(module))
+                compiler = GraphCompiler(orders, graph, stages, graph.input_names)
                 graph.compiled = compiler.compile(captured.inputs)
                 analyze_no_operators(graph.compiled)
                 reason = reason_after(captured, compiler.views_of_updated, compiler.returns_a_base)

@@ -58,6 +58,7 @@ def _source(variable: Any) -> str:
     except NotImplementedError:
         return ""  # of something that has no name
     text = re.sub(r"[LG]\['(\w+)'\]", r"\1", str(name))
+    text = re.sub(r"___stack\d+(\.__self__)?", "the value at the break", text)
     return "" if "__import_" in text else _PARTS.sub(r".\1", text)
 
 

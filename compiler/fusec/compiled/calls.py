@@ -81,6 +81,7 @@ class GraphCalls:
         self.plain: tuple[CompiledPart, Epilogue] | None = None
         self.converts = False
         self.traced: tuple[CodeType, ...] = ()  # what TorchDynamo went through
+        self.input_names: dict[int | str, str] = {}  # by position, or where the graph has it
         self.effects: tuple[SideEffect, ...] = ()  # what is changed beside the result
         self._recorded: Callable[..., Any] | None = None
         # What calls that record for autograd do beside running the parts; None where not known.

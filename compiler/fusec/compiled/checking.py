@@ -135,6 +135,7 @@ def _check_on(
             runs.float64,
             _tensors(inputs),
             names=_output_names(graph),
+            input_names=_input_names(graph, inputs),
             timed=timed and not simulated,  # what stands in for a device has times of its own
             reference=runs.reference,
             calls=calls,
@@ -142,6 +143,15 @@ def _check_on(
             run_drawn=runs.drawn,
             halves=runs.halves,
         )
+
+
+def _input_names(graph: GraphCalls, inputs: Sequence[Any]) -> list[str]:
+    """Return what the user calls each tensor that a copy of the graph's call is given."""
+    places: list[int | str] = [*graph.held.places]
+    places += range(len(inputs) - len(places))
+    names = [graph.input_names.get(place, "") for place in places]
+    named = zip(names, inputs, strict=True)
+    return [name for name, value in named if isinstance(value, torch.Tensor)]
 
 
 def _output_names(graph: GraphCalls) -> list[str] | None:

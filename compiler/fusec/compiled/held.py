@@ -25,6 +25,7 @@ class Held:
 
     Attributes:
         tensors: What it holds.
+        places: Where it holds each.
         eager: The captured graph in that form.
         compiled: What was compiled of it, likewise.
     """
@@ -45,6 +46,7 @@ class Held:
             if isinstance(value, torch.Tensor) and (flat is None or _is_among(value, flat)):
                 found[str(node.target)] = value
         self.tensors = tuple(found.values())
+        self.places = tuple(found)
         self.eager = _with_inputs(module, tuple(found)) if found else module
         self._bound: tuple[tuple[int, ...], Callable[..., Any]] | None = None
         if not found:

@@ -21,6 +21,7 @@ from fusec.capture.fixed_sizes import why_fixed
 from fusec.capture.graph_inputs import input_names
 from fusec.compiled.graph import CompiledGraph
 from fusec.graph.facts.user_lines import user_line
+from fusec.inspect.effect_lines import line_of
 from fusec.inspect.predict import Captured
 from fusec.inspect.sections import Sectioned
 from fusec.report import GraphBreak, Guard, SourceLine, counted
@@ -242,6 +243,7 @@ def _of_graph(graph: CompiledGraph, of_cell: bool) -> Iterator[Obstacle]:
             Kind.EFFECT,
             f"{effect.name}: {effect.change}",
             "return the value instead; what must be kept between calls belongs in a buffer",
+            line_of(effect, graph.traced),
         )
     for part in graph.parts:
         if part.kind == "backward":
@@ -282,8 +284,8 @@ def _fixed(symbolic: Captured) -> Iterator[Obstacle]:
             name = _argument(str(names.get(position, "")))
             if not isinstance(value, torch.Tensor) or not name or _PART.search(node.name):
                 continue
-            if name.startswith("_"):
-                continue  # what stands between two graphs
+            if name.startswith(("_", "l_self_param_groups_", "l_self_state_")):
+                continue  # what stands between two graphs, or is an optimizer's
             for dim, given in enumerate(value.shape):
                 # A symbol that a guard has since made a number of is no int yet.
                 size = given if isinstance(given, int) else given.node.maybe_as_int()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable
 
 import torch
 from torch import fx
+from torch.nn import functional
 
 from fusec.lower.values import GraphNotLowered, TensorValue
 
@@ -24,13 +26,49 @@ def read_results(node: fx.Node) -> frozenset[int] | None:
     return frozenset(found)
 
 
+# What torch says before an operator's name of how it runs it, and behind it of what it is given.
+_BEFORE = re.compile("^(?:_|native_|foreach_|fused_|unsafe_|linalg_)+(?=[a-z])")
+_BEHIND = re.compile("(?:_legit.*|_data|_pointwise|_no_update|_ex|_)$")
+_LONG = ("multi_head_attention_forward", "scaled_dot_product_attention")  # kernels are parts of it
+# What a decomposition does for memory's sake says nothing of what was asked for.
+_MOVES = frozenset("clone to copy alias expand view permute unsqueeze squeeze".split())
+
+
 def label_of(target: object) -> str:
-    """Return how steps call what is called: as people do, not as the operators behind it."""
+    """Return how rules call what is called: as people do, not as the operators behind it."""
     if isinstance(target, torch._ops.OpOverload):
         name = target._schema.name.split("::")[-1].strip("_")
         name = name.removeprefix("native_").replace("_with_indices", "")
         return "to" if name == "to_copy" else name
     return getattr(target, "__name__", str(target))
+
+
+def asked_of(node: fx.Node) -> str:
+    """Return how people call what a node is a part of: ``roll`` for each operator it is made of.
+
+    Torch notes at what its decompositions yield which operator they took apart, and TorchDynamo
+    which function of ``torch.nn.functional`` was called.
+    """
+    own = label_of(node.target)
+    original = node.meta.get("original_aten")
+    if own in _MOVES:
+        return own
+    if not isinstance(original, torch._ops.OpOverload):
+        return _functional(node, "source_fn_stack") or own
+    name = _BEHIND.sub("", _BEFORE.sub("", label_of(original)))
+    gradient = "_backward" if name.endswith("_backward") else ""
+    called = _functional(node, "fwd_source_fn_stack" if gradient else "source_fn_stack")
+    return called + gradient if called else name or own
+
+
+def _functional(node: fx.Node, key: str) -> str:
+    """Return which function of ``torch.nn.functional`` a node was traced from; empty for none."""
+    stack = node.meta.get(key)
+    called = stack[-1][1] if stack else None
+    name = called if isinstance(called, str) else getattr(called, "__name__", "")
+    name = name.lower() if isinstance(called, type) else name.strip("_")
+    known = name in vars(functional) and name not in _LONG
+    return str(name) if known else ""
 
 
 def mutated(
@@ -52,4 +90,4 @@ def mutated(
     return tuple(dict.fromkeys(names))
 
 
-__all__ = ["label_of", "mutated", "read_results"]
+__all__ = ["asked_of", "label_of", "mutated", "read_results"]

@@ -53,7 +53,7 @@ def readable(node: fx.Node) -> str:
     origin = origins[-1] if origins else None
     traced = getattr(origin, "name", None)
     if not isinstance(traced, str):
-        return node.name if node.op == "placeholder" else _plain(node.name)
+        return node.name if node.op == "placeholder" else _without_overload(_plain(node.name))
     if _plain(traced) == _ATTRIBUTE and node.args and isinstance(node.args[0], fx.Node):
         return readable(node.args[0])  # a view of it: ``x.real`` lies in ``x``
     part = _part(node, origin)
@@ -137,6 +137,11 @@ def _name(target: object) -> str:
 
 def _plain(name: str) -> str:
     return re.sub(r"_(\d+)$", "", name)
+
+
+def _without_overload(name: str) -> str:
+    """Return ``linear`` for ``_linear_pointwise_default``, as torch.fx calls what passes make."""
+    return re.sub(r"(_pointwise)?_default$", "", name).strip("_") or name
 
 
 def _local_name(source: str) -> str:

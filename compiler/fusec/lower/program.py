@@ -31,7 +31,7 @@ from fusec.lower.accepted import (
     require_supported,
 )
 from fusec.lower.attention import specialize_heads
-from fusec.lower.calls import label_of, mutated, read_results
+from fusec.lower.calls import asked_of, label_of, mutated, read_results
 from fusec.lower.gaps import laid_out, lies_as
 from fusec.lower.higher_order import Subgraph, call_whole
 from fusec.lower.names import name_parts, readable
@@ -158,7 +158,7 @@ class _Driver:
         lowering.results = tuple(self.tensor_meta(v) for v in metas)
         lowering.result = lowering.results[0] if lowering.results else None
         lowering.wanted = read_results(node)
-        lowering.label = label_of(target)
+        lowering.label, lowering.asked = label_of(target), asked_of(node)
         lowering.hint = readable(node)
         lowering.where = user_line(node.meta.get("stack_trace"))
         lowering.stored = bool(node.meta.get(STORED))
@@ -188,7 +188,8 @@ class _Driver:
         lowering = self.lowering
         where = user_line(node.meta.get("stack_trace"))
         lowering.results, lowering.result = (), None
-        lowering.label, lowering.where, lowering.notes = "promise", where, ()
+        lowering.label, lowering.asked = "promise", ""
+        lowering.where, lowering.notes = where, ()
         number = self.argument(node.args[0])
         with source_line(where):
             lowering.extern(
@@ -246,7 +247,7 @@ class _Driver:
         for value in values:
             placed = self.argument(value)
             if isinstance(placed, TensorValue):
-                self.lowering.label = "output"
+                self.lowering.label, self.lowering.asked = "output", ""
                 made = value if isinstance(value, fx.Node) else None
                 self.lowering.hint = readable(made) if made is not None else ""
                 asked = user_line(made.meta.get("stack_trace")) if made is not None else None

@@ -151,6 +151,7 @@ class Lowering:
         result: What the operator being lowered must yield (its first tensor result).
         results: The same for all results of an operator that has several.
         label: The operator's name.
+        asked: The name of the operator that the user called, which this one is a part of.
         hint: The user's name for the result, where known.
         notes: What passes over the graph say of the operator.
         where: The user's line.
@@ -174,6 +175,7 @@ class Lowering:
     result: ResultMeta | None = None
     results: tuple[ResultMeta | None, ...] = ()
     label: str = ""
+    asked: str = ""
     hint: str = ""
     notes: tuple[Note, ...] = ()
     where: SourceLine | None = None
@@ -276,7 +278,7 @@ class Lowering:
         if any(axis.size == 0 for axis in body.axes):
             body = replace(body, stores=tuple(_without_value(store) for store in body.stores))
         self.require_traced_shapes(body)
-        self.steps.append(Compute(f"op{len(self.steps)}", body, self.label))
+        self.steps.append(Compute(f"op{len(self.steps)}", body, self.asked or self.label))
 
     def require_traced_shapes(self, body: Body) -> None:
         """Raise where a rule stores more than torch gave its result room for while it traced.

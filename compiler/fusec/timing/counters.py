@@ -11,7 +11,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,25 +59,34 @@ class Counted:
         return vector / (scalar + vector)
 
 
-def count_kernels(graph: TimedGraph, seconds: float = 0.05) -> tuple[Counted, ...]:
-    """Run each kernel of a graph alone, on its inputs of the latest call, and count.
+def count_kernels(*graphs: TimedGraph, seconds: float = 0.05) -> tuple[Counted, ...]:
+    """Run each kernel of graphs alone, on its inputs of the latest call, and count.
 
     Args:
-        graph: A part of it that has not run with its inputs kept is left out.
+        graphs: A part of one that has not run with its inputs kept is left out.
         seconds: For each kernel, about.
     """
-    found = []
-    # Calls have their number of threads once they are made.
-    with graph.lock, torch.no_grad(), torch.random.fork_rng(devices=[]), _one_thread():
-        for part in graph.parts:
-            if part.last_inputs is None:
-                continue
-            for step, call, tensors in step_calls(part):
-                assert isinstance(step, str)
-                on_gpu = any(is_gpu(tensor.device.type) for tensor in tensors)
-                found.append(
-                    _on_gpu(part.kernels[step], call) if on_gpu else _on_cpu(step, call, seconds)
-                )
+    found: list[Counted] = []
+    on_gpus: dict[int, nsight.KernelRun] = {}  # by where their counts are in what was found
+    for graph in graphs:
+        # Calls have their number of threads once they are made.
+        with graph.lock, torch.no_grad(), torch.random.fork_rng(devices=[]), _one_thread():
+            for part in graph.parts:
+                if part.last_inputs is None:
+                    continue
+                for step, call, tensors in step_calls(part):
+                    assert isinstance(step, str)
+                    if any(is_gpu(tensor.device.type) for tensor in tensors):
+                        kernel = part.kernels[step]
+                        on_gpus[len(found)] = nsight.KernelRun.of(kernel, tensors, call.args[1])
+                        found.append(_recorded(kernel, call))
+                    else:
+                        found.append(_on_cpu(step, call, seconds))
+    # Nsight Compute takes ten seconds to start: once for all.
+    counts = nsight.count(list(on_gpus.values())) if on_gpus else []
+    for place, (events, missing) in zip(on_gpus, counts, strict=True):
+        recorded = found[place]
+        found[place] = replace(recorded, events={**recorded.events, **events}, missing=missing)
     return tuple(found)
 
 
@@ -130,20 +139,18 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _on_gpu(kernel: Kernel, call: partial[Any]) -> Counted:
+def _recorded(kernel: Kernel, call: partial[Any]) -> Counted:
+    """Return what CUPTI records of an execution."""
     call()
-    records = _profiled(call)
     events: dict[str, float] = {}
-    for event in records:
+    for event in _profiled(call):
         if event.get("cat") == "kernel":
             events["starts"] = events.get("starts", 0) + 1
             for key, label in _RECORDED.items():
                 value = event.get("args", {}).get(key)
                 if isinstance(value, (int, float)):
                     events[label] = max(events.get(label, 0.0), value)
-    tensors, sizes = call.args
-    counted, missing = nsight.count(kernel.source, kernel.generated.entry, tensors, sizes)
-    return Counted(kernel.name, {**events, **counted}, 1, missing)
+    return Counted(kernel.name, events, 1)
 
 
 def _profiled(call: Callable[[], object]) -> list[dict[str, Any]]:

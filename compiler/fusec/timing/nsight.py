@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -38,28 +39,61 @@ METRICS = {
 _ADDED = (".sum",)
 _PLACES = ("/usr/local/cuda/bin/ncu",)
 _SECONDS = 120.0
+_SECONDS_MORE = 10.0  # for each kernel after the first
 NOT_HERE = "Nsight Compute is not installed here"
+# What torch starts before each kernel of several: what ncu says after it is of that kernel.
+_MARK = "spin_kernel"
 _CHILD = """\
 import importlib.util, json, sys, torch
-given = json.load(open(sys.argv[1]))
-spec = importlib.util.spec_from_file_location("kernel", sys.argv[2])
-kernel = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(kernel)
-tensors = []
-for shape, strides, name in given["tensors"]:
-    dtype = getattr(torch, name)
-    tensor = torch.zeros(1 + sum((n - 1) * s for n, s in zip(shape, strides)) if all(shape) else 0,
-                         dtype=dtype, device="cuda").as_strided(shape, strides)
-    tensors.append(tensor.normal_() if dtype.is_floating_point and dtype.itemsize > 1 else tensor)
-start = getattr(kernel, given["entry"])
-for _ in range(3):
+every = json.load(open(sys.argv[1]))
+for given, path in zip(every, sys.argv[2:]):
+    spec = importlib.util.spec_from_file_location("kernel", path)
+    kernel = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(kernel)
+    tensors = []
+    for shape, strides, name in given["tensors"]:
+        dtype = getattr(torch, name)
+        extent = 1 + sum((n - 1) * s for n, s in zip(shape, strides)) if all(shape) else 0
+        tensor = torch.zeros(extent, dtype=dtype, device="cuda").as_strided(shape, strides)
+        random = dtype.is_floating_point and dtype.itemsize > 1
+        tensors.append(tensor.normal_() if random else tensor)
+    start = getattr(kernel, given["entry"])
+    for _ in range(3):
+        start(*tensors, *given["sizes"])
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaProfilerStart()
+    if len(every) > 1:
+        torch.cuda._sleep(1)
     start(*tensors, *given["sizes"])
-torch.cuda.synchronize()
-torch.cuda.cudart().cudaProfilerStart()
-start(*tensors, *given["sizes"])
-torch.cuda.synchronize()
-torch.cuda.cudart().cudaProfilerStop()
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaProfilerStop()
 """
+
+
+@dataclass(frozen=True)
+class KernelRun:
+    """A kernel's file, and what it is called with.
+
+    Attributes:
+        text: The file.
+        entry: The function to call.
+        tensors: Their shapes, strides and types; their values do not count.
+        sizes: The symbolic sizes.
+    """
+
+    text: str
+    entry: str
+    tensors: tuple[tuple[tuple[int, ...], tuple[int, ...], str], ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, kernel: Kernel, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> KernelRun:
+        """Return a kernel whose text in use is to be called with such tensors."""
+        described = tuple(
+            (tuple(t.shape), t.stride(), str(t.dtype).removeprefix("torch.")) for t in tensors
+        )
+        numbers = tuple(int(size) for size in sizes)
+        return cls(kernel.source, kernel.generated.entry, described, numbers)
 
 
 def find() -> str | None:
@@ -68,28 +102,37 @@ def find() -> str | None:
     return found or next((place for place in _PLACES if Path(place).exists()), None)
 
 
-def count(
-    text: str, entry: str, tensors: Sequence[torch.Tensor], sizes: Sequence[int]
-) -> tuple[dict[str, float], str]:
-    """Run a kernel's file under Nsight Compute.
+def count(kernels: Sequence[KernelRun]) -> list[tuple[dict[str, float], str]]:
+    """Run kernels' files under Nsight Compute, all of them in one process.
 
-    Args:
-        text: The file.
-        entry: The function to call.
-        tensors: Their shapes, strides and types count, not their values.
-        sizes: The symbolic sizes.
+    Where one ends that process the rest run in another.
 
     Returns:
-        What was counted of all kernels that it starts, and why nothing was; else empty.
+        Of each what was counted of all that it starts, and why nothing was; else empty.
     """
     if find() is None:
-        return {}, f"{NOT_HERE}: ncu would count bytes and instructions"
+        return [({}, f"{NOT_HERE}: ncu would count bytes and instructions")] * len(kernels)
     options = ["--csv", "--page", "raw", "--print-units", "base"]
     options += ["--metrics", ",".join(METRICS)]
-    with _child(text, entry, tensors, sizes) as child:
-        said = _run([*options, *child])
-    found = read(said)
-    return (found, "") if found else ({}, f"Nsight Compute counted nothing: {_problem(said)}")
+    found: list[tuple[dict[str, float], str]] = []
+    while rest := kernels[len(found) :]:
+        with _child(rest) as child:
+            patience = _SECONDS + _SECONDS_MORE * (len(rest) - 1)
+            said = _run([*options, *child], seconds=patience)
+        counted = read(said, several=len(rest) > 1)[: len(rest)]
+        while counted and not counted[-1]:
+            counted.pop()
+        found += [(events, "" if events else _nothing(said)) for events in counted]
+        if len(counted) == len(rest):
+            break
+        # Nothing at all is nobody's fault but ncu's: it may not count here.
+        lost = 1 if counted else len(rest)
+        found += [({}, _nothing(said))] * lost
+    return found
+
+
+def _nothing(said: str) -> str:
+    return f"Nsight Compute counted nothing: {_problem(said)}"
 
 
 def line_counts(
@@ -109,7 +152,7 @@ def line_counts(
     if find() is None:
         return LineCounts(text, missing=f"{NOT_HERE}: its ncu sees at which lines warps are")
     assert isinstance(target, PythonTarget)
-    with _child(text, kernel.generated.entry, tensors, sizes) as child:
+    with _child([KernelRun.of(kernel, tensors, sizes)]) as child:
         folder = Path(child[-1]).parent
         report = str(folder / "report")
         # What is compiled there is looked at afterwards.
@@ -131,27 +174,29 @@ def line_counts(
 
 
 @contextlib.contextmanager
-def _child(
-    text: str, entry: str, tensors: Sequence[torch.Tensor], sizes: Sequence[int]
-) -> Iterator[list[str]]:
-    """Write down what the watched process does; yield its command, the kernel's file last."""
-    given = {
-        "tensors": [
-            [list(t.shape), list(t.stride()), str(t.dtype).removeprefix("torch.")] for t in tensors
-        ],
-        "entry": entry,
-        "sizes": [int(size) for size in sizes],
-    }
+def _child(kernels: Sequence[KernelRun]) -> Iterator[list[str]]:
+    """Write down what the watched process does; yield its command, the kernels' files last."""
+    given = [
+        {"tensors": kernel.tensors, "entry": kernel.entry, "sizes": kernel.sizes}
+        for kernel in kernels
+    ]
     with tempfile.TemporaryDirectory(prefix="fusec-ncu-") as folder:
-        files = {name: Path(folder, name) for name in ("child.py", "given.json", "kernel.py")}
-        files["child.py"].write_text(_CHILD, encoding="utf-8")
-        files["given.json"].write_text(json.dumps(given), encoding="utf-8")
-        files["kernel.py"].write_text(text, encoding="utf-8")
-        yield [sys.executable, *(str(path) for path in files.values())]
+        child, asked = Path(folder, "child.py"), Path(folder, "given.json")
+        child.write_text(_CHILD, encoding="utf-8")
+        asked.write_text(json.dumps(given), encoding="utf-8")
+        files = []
+        for number, kernel in enumerate(kernels):
+            files.append(Path(folder, f"kernel{number or ''}.py"))
+            files[-1].write_text(kernel.text, encoding="utf-8")
+        yield [sys.executable, *(str(path) for path in (child, asked, *files))]
 
 
 def _run(
-    arguments: Sequence[str], more: Mapping[str, str] | None = None, *, watched: bool = True
+    arguments: Sequence[str],
+    more: Mapping[str, str] | None = None,
+    *,
+    watched: bool = True,
+    seconds: float = _SECONDS,
 ) -> str:
     """Run ``ncu`` and return what it says.
 
@@ -159,6 +204,7 @@ def _run(
         arguments: Its options, and the command to watch.
         more: What that has in its environment beside this process's.
         watched: Whether there is such a command.
+        seconds: How long it may take.
     """
     program = find()
     assert program is not None
@@ -169,11 +215,15 @@ def _run(
             command,
             capture_output=True,
             text=True,
-            timeout=_SECONDS,
+            timeout=seconds,
             check=False,
             env={**os.environ, **(more or {})},
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired as error:
+        before: object = error.stdout
+        text = before.decode(errors="replace") if isinstance(before, bytes) else str(before or "")
+        return f"{text}\n==ERROR== it took longer than {seconds:.0f} s"
+    except OSError as error:
         return f"==ERROR== {type(error).__name__}"
     return done.stdout
 
@@ -183,21 +233,34 @@ def _problem(said: str) -> str:
     return problem.strip("= ")
 
 
-def read(said: str) -> dict[str, float]:
-    """Return what ``ncu --csv --page raw --print-units base`` says, of all kernels together."""
+def read(said: str, *, several: bool = False) -> list[dict[str, float]]:
+    """Return what ``ncu --csv --page raw --print-units base`` says, of all starts together.
+
+    Args:
+        said: Its table, in the order in which kernels were started.
+        several: Whether a mark was started before each kernel of several; else it is one.
+    """
     lines = [line for line in said.splitlines() if line.startswith('"')]
-    found: dict[str, float] = {}
+    found: list[dict[str, float]] = [] if several else [{}]
     for row in csv.DictReader(io.StringIO("\n".join(lines))):
         if not (row.get("ID") or "").isdigit():
             continue  # the line of units
-        for metric, label in METRICS.items():
-            try:
-                value = float((row.get(metric) or "").replace(",", ""))
-            except ValueError:
-                continue
-            before = found.get(label, 0.0)
-            found[label] = before + value if metric.endswith(_ADDED) else max(before, value)
+        if several and _MARK in (row.get("Kernel Name") or ""):
+            found.append({})
+        elif found:
+            _add(row, found[-1])
     return found
 
 
-__all__ = ["METRICS", "count", "find", "line_counts", "read"]
+def _add(row: Mapping[str, str], events: dict[str, float]) -> None:
+    """Add what was counted of one start: sums are added, shares are the highest."""
+    for metric, label in METRICS.items():
+        try:
+            value = float((row.get(metric) or "").replace(",", ""))
+        except ValueError:
+            continue
+        before = events.get(label, 0.0)
+        events[label] = before + value if metric.endswith(_ADDED) else max(before, value)
+
+
+__all__ = ["METRICS", "KernelRun", "count", "find", "line_counts", "read"]

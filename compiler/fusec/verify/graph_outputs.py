@@ -38,6 +38,7 @@ def check_graph(
     inputs: Sequence[torch.Tensor],
     *,
     names: Sequence[str] | None = None,
+    input_names: Sequence[str] = (),
     timed: bool = True,
     seconds: float = 0.1,
     reference: RunGraph | None = None,
@@ -57,6 +58,7 @@ def check_graph(
         run_float64: The same in float64, on inputs of that type; None where there is no such thing.
         inputs: Not changed.
         names: The outputs' names; numbered by default.
+        input_names: The inputs' names; one that is empty is numbered.
         timed: Whether to time it.
         seconds: Seconds for the timing.
         reference: Eager with the graph's own random numbers, to compare with; ``run_eager`` where
@@ -89,7 +91,7 @@ def check_graph(
         if same_bits(mine, original) and same_bits(plain, original):
             continue
         updated.append(index)
-        labels.append(f"input {index}, updated in place")
+        labels.append(_updated_label(index, input_names, labels))
         fused.append(mine)
         eager.append(plain)
         if exact is not None:
@@ -125,6 +127,15 @@ def check_graph(
         eager=plain_timing,
         seconds=time.perf_counter() - started,
     )
+
+
+def _updated_label(index: int, names: Sequence[str], taken: Sequence[str]) -> str:
+    """Return what an updated input is called in a verdict: ``weight, updated in place``."""
+    name = names[index] if index < len(names) and names[index] else f"input {index}"
+    label, number = f"{name}, updated in place", 2
+    while label in taken:
+        label, number = f"{name} #{number}, updated in place", number + 1
+    return label
 
 
 def _with_roundings(

@@ -127,15 +127,22 @@ def bound(
     if fused.median < TINY and parts and not outside:
         return f"too small to fill the machine, though its kernels take most of {took}"
     if fused.median < TINY or alone or (outside and fused.median < SMALL):
-        return f"too small to fill the machine: the call itself takes most of {took}"
+        rest = "; the lines share the rest" if parts else ""
+        return f"too small to fill the machine: the call itself takes most of {took}{rest}"
     if outside and calls:
         return (
             f"most of {took} is spent outside of its kernels: in {', '.join(dict.fromkeys(calls))}"
         )
     if share >= 0.5:
         return f"waits for memory: {share:.2f} of a copy"
-    part = f"{share:.2f}" if share >= 0.005 else "less than 0.01"
+    part = part_of_a_copy(traffic.limit, fused.median)
     return f"bound by what it computes: a copy of its bytes takes {part} of its time"
 
 
-__all__ = ["Traffic", "bars", "beaten", "bound", "limit_words", "saved"]
+def part_of_a_copy(copy: float, seconds: float) -> str:
+    """Say what part of a time a copy takes: ``0.15``; more than all of it is said, too."""
+    part = copy / seconds
+    return f"{part:.2f}" if part >= 0.005 else "less than 0.01"
+
+
+__all__ = ["Traffic", "bars", "beaten", "bound", "limit_words", "part_of_a_copy", "saved"]

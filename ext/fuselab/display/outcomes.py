@@ -282,15 +282,19 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     empty: str = "nothing"
+    more: str = ""
 
     def __repr__(self) -> str:
         if not self.rows:
             return self.empty
-        return "\n".join(render.columns([self.head, *self.rows]))
+        return "\n".join([*render.columns([self.head, *self.rows]), *filter(None, [self.more])])
 
     def _repr_mimebundle_(
         self, include: object = None, exclude: object = None
     ) -> Mapping[str, Any]:
         """Return the forms that a notebook and a terminal show."""
         rows = self.rows or [(self.empty, *([""] * (len(self.head) - 1)))]
-        return {"text/plain": repr(self), "text/html": themed(render.kernels_html(self.head, rows))}
+        html = render.kernels_html(self.head, rows)
+        if self.more:
+            html += f"<div>{escape(self.more)}</div>"
+        return {"text/plain": repr(self), "text/html": themed(html)}

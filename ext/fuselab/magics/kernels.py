@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import cell_magic, line_magic, magics_class, no_var_expand
@@ -17,6 +18,15 @@ from fuselab.exporting import export
 from fuselab.magics.arguments import parsed
 from fuselab.magics.base import SessionMagics
 from fuselab.session.progress import Phases
+
+MOST_ROWS = 20  # that %fuse_kernels shows unasked
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a magic's help, less what it may be given."""
+    parts = (part for part in text.split("\n\n") if not part.strip().startswith(("::", "%")))
+    sentence = " ".join(next(parts, "").split())
+    return sentence.partition(". ")[0].rstrip(".")
 
 
 @magics_class
@@ -74,10 +84,12 @@ class KernelMagics(SessionMagics):
     @line_magic
     @magic_arguments()
     @argument("cell", nargs="?", help="Only this cell's kernels.")
+    @argument("--all", action="store_true", help="All kernels, however many there are.")
     def fuse_kernels(self, line: str) -> Table:
-        """List the kernels: name, cell, target, state, tunables."""
+        """List the kernels, those of the latest cell first: name, cell, target, state, tunables."""
         args = parsed(self.fuse_kernels, "%fuse_kernels", line)
-        cells = [self.cell(args.cell)] if args.cell else list(self.session.cells.values())
+        every = [*reversed(self.session.cells.values())]
+        cells = [self.cell(args.cell)] if args.cell else every
         rows = []
         for cell in cells:
             for name, kernel in cell.kernels.items():
@@ -87,7 +99,31 @@ class KernelMagics(SessionMagics):
                     (name, cell.name, kernel.target, state, values, kernel.generated.summary)
                 )
         head = ("kernel", "cell", "target", "state", "tunables", "what it computes")
-        return Table(head, tuple(rows), "no kernels yet: run a %%fuse cell first")
+        shown = rows if args.cell or args.all or len(rows) <= MOST_ROWS else rows[:MOST_ROWS]
+        more = ""
+        if left := rows[len(shown) :]:
+            names = ", ".join(dict.fromkeys(row[1] for row in left))
+            more = (
+                f"{len(left)} more, of {names}: %fuse_kernels --all lists them, "
+                f"%fuse_kernels {left[0][1]} those of one cell"
+            )
+        return Table(head, tuple(shown), "no kernels yet: run a %%fuse cell first", more)
+
+    @line_magic
+    @magic_arguments()
+    def fuse_help(self, line: str) -> Table:
+        """List what Fuselab adds to a notebook; NAME? behind one explains it."""
+        parsed(self.fuse_help, "%fuse_help", line)
+        shell: Any = self.shell
+        found: list[tuple[str, str]] = []
+        for kind, sign in (("cell", "%%"), ("line", "%")):
+            for name, magic in shell.magics_manager.magics[kind].items():
+                if getattr(type(getattr(magic, "__self__", None)), "__module__", "").startswith(
+                    "fuselab."
+                ) and not any(name == known[0].lstrip("%") for known in found):
+                    found.append((f"{sign}{name}", first_sentence(magic.__doc__ or "")))
+        ordered = sorted(found, key=lambda row: (not row[0].startswith("%%"), row[0]))
+        return Table(("type", "what it does"), ordered, more="%%fuse? explains one in full")
 
     @line_magic
     @magic_arguments()

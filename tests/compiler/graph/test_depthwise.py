@@ -163,11 +163,9 @@ def test_what_comes_next_is_computed_on_the_way() -> None:
     x = image(2, 32, 20, 20)
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), block(x), rtol=5e-2, atol=5e-2)
-    names = [name for name in compiled.kernels if "convolution" in name]
-    assert names == [
-        "convolution_kernel",
-        "convolution_clamp",
-    ]  # the weights, turned over; all else
+    names = [name for name in compiled.kernels if "conv2d" in name]
+    # The weights, turned over; all else.
+    assert names == ["conv2d_kernel", "conv2d_batch_norm_hardswish"]
     assert not externs(compiled)
 
 
@@ -183,11 +181,11 @@ def test_what_comes_before_is_computed_once() -> None:
         scale = max(truth.grad.abs().max().item(), 1e-3)
         errors = [(p.grad.double() - truth.grad).abs().max().item() / scale for p in (got, plain)]
         assert errors[0] <= 3 * errors[1] + 2e-2
-    title = '"""Convolution: pointwise in tiles over 4'
+    title = '"""Conv2d: pointwise in tiles over 4'
     (text,) = [k.source for k in compiled.kernels.values() if title in k.source]
     assert text.count("tl.load") == 9 + 9 + 1  # elements, weights, the bias
     titles = [kernel.source.splitlines()[0] for kernel in compiled.kernels.values()]
-    assert not any("onvolution" in each and "reduction" in each for each in titles)
+    assert not any("onv2d" in each and "reduction" in each for each in titles)
     reasons = [decision.reason for graph in compiled.graphs for decision in graph.fusions]
     assert "windows are computed in tiles of their own" in reasons
     assert any("once for every pixel of a window" in reason for reason in reasons)

@@ -109,6 +109,31 @@ def test_export_passes_over_messages(say):
 def test_side_effects_are_named(hard):
     names = {each.what.split(":")[0] for each in hard.of(Kind.EFFECT)}
     assert {"self.calls", "count"} <= names
+    assert "self.calls += 1" in lines(hard, Kind.EFFECT)
+
+
+def test_elements_that_change_have_a_line():
+    seen: list[torch.Tensor] = []
+
+    def keeps(x):
+        y = x.sin()
+        seen.append(y)
+        return y + 1
+
+    found = fusec.explain(keeps, torch.randn(4), draft=True)
+    assert lines(found, Kind.EFFECT) == ["seen.append(y)"]
+
+
+def test_sizes_of_an_optimizers_tensors_are_no_arguments():
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step(x):
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    found = fusec.explain(step, torch.randn(4, 8), draft=True)
+    assert not [each for each in found.of(Kind.FIXED) if "param_groups" in each.what]
 
 
 def test_operators_without_a_kernel_have_a_line(hard):

@@ -99,27 +99,98 @@ SAID = """\
 "0","part","64","12.5"
 "1","whole","1,036","50"
 """
+# In place of ncu: it says of each kernel's file what its text wants, or ends where that ends it.
+NCU = """\
+#!{python}
+import pathlib, sys
+files = [pathlib.Path(x) for x in sys.argv if pathlib.Path(x).name.startswith("kernel")]
+print('"ID","Kernel Name","dram__bytes_read.sum"')
+print('"","","byte"')
+for number, file in enumerate(files):
+    text = file.read_text()
+    if len(files) > 1:
+        print(f'"{{2 * number}}","at::cuda::spin_kernel(long)","0"')
+    if "BREAKS" in text:
+        print("==ERROR== an illegal memory access")
+        break
+    print(f'"{{2 * number + 1}}","part","{{len(text)}}"')
+    print(f'"{{2 * number + 2}}","rest","1"')
+with open({log!r}, "a") as log:
+    print(len(files), file=log)
+"""
+
+
+def recorded_as_on_an_h100(monkeypatch: pytest.MonkeyPatch) -> None:
+    args = {"registers per thread": 40, "shared memory": 512, "est. achieved occupancy %": 100}
+    records = [{"cat": "kernel", "args": args}, {"cat": "cpu_op", "args": args}]
+    monkeypatch.setattr(counters, "_profiled", lambda call: records)
+    monkeypatch.setattr(counters, "is_gpu", lambda kind: True)
+
+    def steps(part):
+        given = [torch.zeros(4, 4)]
+        return [(name, partial(lambda *_: None, given, []), given) for name in part.kernels]
+
+    monkeypatch.setattr(counters, "step_calls", steps)
 
 
 def test_a_gpu_as_cupti_and_nsight_have_it(graph, monkeypatch, tmp_path):
     """As an H100 has answered: torch's profiler with its records, ``ncu`` with a table."""
-    (kernel,) = graph.kernels
-    args = {"registers per thread": 40, "shared memory": 512, "est. achieved occupancy %": 100}
-    records = [{"cat": "kernel", "args": args}, {"cat": "cpu_op", "args": args}]
-    monkeypatch.setattr(counters, "_profiled", lambda call: records)
+    recorded_as_on_an_h100(monkeypatch)
     ncu = tmp_path / "ncu"
     ncu.write_text(f"#!{sys.executable}\nprint({SAID!r})\n")
     ncu.chmod(0o755)
     monkeypatch.setattr(nsight, "find", lambda: str(ncu))
-    call = partial(lambda tensors, sizes: None, [torch.zeros(4, 4)], [])
-    found = counters._on_gpu(kernel, call)
+    (found,) = count_kernels(graph)
     assert found.events["starts"] == 1
     assert found.events["registers a thread"] == 40
     assert found.events["bytes read from memory"] == 1100
     assert found.events["L2 busy, %"] == 50
     assert not found.missing
     ncu.write_text(f"#!{sys.executable}\nprint('==ERROR== ERR_NVGPUCTRPERM')\n")
-    assert "ERR_NVGPUCTRPERM" in counters._on_gpu(kernel, call).missing
+    (found,) = count_kernels(graph)
+    assert "ERR_NVGPUCTRPERM" in found.missing
+    assert found.events["starts"] == 1
     monkeypatch.setattr(nsight, "find", lambda: None)
-    assert "not installed" in counters._on_gpu(kernel, call).missing
+    (found,) = count_kernels(graph)
+    assert "not installed" in found.missing
     assert Counted("k", {}, 1).vector_share is None
+
+
+def test_one_process_of_ncu_counts_all(monkeypatch, tmp_path):
+    """It takes ten seconds to start; a kernel that ends it costs one start more."""
+    ncu, log = tmp_path / "ncu", tmp_path / "log"
+    ncu.write_text(NCU.format(python=sys.executable, log=str(log)))
+    ncu.chmod(0o755)
+    monkeypatch.setattr(nsight, "find", lambda: str(ncu))
+
+    def count(*texts: str) -> tuple[list[float | None], list[str], list[str]]:
+        log.write_text("")
+        found = nsight.count([nsight.KernelRun(text, "start", (), ()) for text in texts])
+        read = [events.get("bytes read from memory") for events, _ in found]
+        return read, [missing for _, missing in found], log.read_text().split()
+
+    assert count("a", "bb", "ccc") == ([2, 3, 4], [""] * 3, ["3"])
+    read, missing, started = count("a", "BREAKS", "ccc", "dddd")
+    assert read == [2, None, 4, 5]
+    assert [("illegal memory access" in text) for text in missing] == [False, True, False, False]
+    assert started == ["4", "2"]
+    assert count("a", "BREAKS")[0] == [2, None]
+    ncu.write_text(f"#!{sys.executable}\nprint('==ERROR== ERR_NVGPUCTRPERM')\n")
+    read, missing, _ = count("a", "bb", "ccc")
+    assert read == [None] * 3
+    assert all("ERR_NVGPUCTRPERM" in text for text in missing)
+
+
+def test_the_kernels_of_several_graphs_are_counted_at_once(graph, monkeypatch):
+    recorded_as_on_an_h100(monkeypatch)
+    asked = []
+
+    def count(kernels):
+        asked.append(len(kernels))
+        return [({"bytes read from memory": float(n)}, "") for n in range(len(kernels))]
+
+    monkeypatch.setattr(nsight, "count", count)
+    found = count_kernels(graph, graph)
+    assert asked == [2]
+    assert [each.events["bytes read from memory"] for each in found] == [0, 1]
+    assert [each.events["starts"] for each in found] == [1, 1]

@@ -69,6 +69,8 @@ def test_updated_inputs_are_compared():
     assert verdict.ok
     assert "input 0, updated in place" in [o.name for o in verdict.outputs]
     assert "restored before each" in verdict.graph.method
+    verdict = check_graph(right, right, None, given, input_names=["weight", ""])
+    assert "weight, updated in place" in [o.name for o in verdict.outputs]
     verdict = check_graph(forgets, right, None, given)
     assert (verdict.ok, verdict.stage) == (False, "wrong")
     assert "input 0, updated in place" in verdict.reason

@@ -12,8 +12,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import fusec
 import fuselab
 from fusec.errors import FusecError
+from fusec.schedule.step_graph import fusion_view
 from fuselab.display.pages import fusion, guards, numerics, stages, subjects
 from fuselab.display.pages.page import static_table
 from fuselab.display.svg.colors import LIVE, PRINT
@@ -303,3 +305,19 @@ def test_a_step_alone_is_said_once(cell: Any) -> None:
     assert "alone" in page.text
     assert not re.search("step, alone|together", page.text)
     assert "together" in subjects.timings_of(cell).text
+
+
+def test_a_loop_that_is_unrolled_is_counted_by_its_operators() -> None:
+    """Twenty steps of a simulation filled the fusion page with ``roll #1 + roll #2 + ...``."""
+
+    def steps(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(9):
+            x = torch.tanh(x) * 0.5
+        return x
+
+    compiled = fusec.compile(steps, target="plain")
+    compiled(torch.randn(6, 6))
+    state = compiled.graphs[0].parts[0].state
+    assert state.program is not None
+    (row,) = fusion.kernel_rows(fusion_view(state.program, state.scheduled, ()))
+    assert row[1] == "9 times tanh + 9 times mul"

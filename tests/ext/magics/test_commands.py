@@ -11,6 +11,7 @@ import fuselab
 from fusec.cache import CacheStore
 from fuselab.display.outcomes import EditRefused
 from fuselab.errors import CellSyntaxError
+from fuselab.magics import kernels
 from fuselab.session.saving import MIME
 from fuselab.session.session import Session
 from support.panel_fake import CPP
@@ -341,8 +342,8 @@ class TestLine:
             run(shell, "%fuse --quit x")
 
     def test_what_takes_no_options_says_so(self, shell):
-        with pytest.raises(UsageError, match=r"^%fuse_kernels takes no options: leave out --all$"):
-            run(shell, "%fuse_kernels --all")
+        with pytest.raises(UsageError, match=r"^%fuse_help takes no options: leave out --all$"):
+            run(shell, "%fuse_help --all")
 
 
 class TestKernel:
@@ -440,6 +441,28 @@ class TestKernel:
             run(shell, "%fuse_revert nothing_like_it")
         with pytest.raises(UsageError, match="no cell named 'other'"):
             run(shell, "%fuse_report other")
+
+
+def test_many_kernels_are_folded_the_latest_first(shell, monkeypatch):
+    monkeypatch.setattr(kernels, "MOST_ROWS", 1)
+    run(shell, "%%fuse -q --name mine\ny = x * 2")
+    run(shell, "%%fuse -q --name later\nz = x * 3")
+    few, every = run(shell, "%fuse_kernels"), run(shell, "%fuse_kernels --all")
+    assert [row[1] for row in few.rows] == ["later"]
+    assert repr(few).endswith(
+        "1 more, of mine: %fuse_kernels --all lists them, %fuse_kernels mine those of one cell"
+    )
+    assert "1 more, of mine" in few._repr_mimebundle_()["text/html"]
+    assert [row[1] for row in every.rows] == ["later", "mine"]
+    assert "more" not in repr(run(shell, "%fuse_kernels mine"))
+
+
+def test_help_lists_every_magic(shell):
+    found = dict(run(shell, "%fuse_help").rows)
+    assert {"%%fuse", "%%kernel", "%fuse_report", "%fuse_kernels", "%fuse_help"} <= set(found)
+    assert "%fuse" not in found  # %%fuse, said once
+    assert found["%fuse_revert"] == "Put a kernel's generated text back in use"
+    assert all(found.values())
 
 
 def test_help_explains_the_options(shell, capsys):

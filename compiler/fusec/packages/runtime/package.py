@@ -241,7 +241,8 @@ class Package:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"<Package {self.name}: {len(self.specializations)} specializations>"
+        count = len(self.specializations)
+        return f"<Package {self.name}: {count} specialization{'s' if count > 1 else ''}>"
 
 
 _FLAT = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -31,7 +31,7 @@ def count_cell(cell: Any) -> list[Counted]:
 
     if cell.simulated:
         return []
-    return [each for graph in cell.latest_graphs for each in count_kernels(graph)]
+    return list(count_kernels(*cell.latest_graphs))
 
 
 def count_lines_of(cell: Any, name: str) -> LineCounts:

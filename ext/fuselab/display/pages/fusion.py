@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fusec.inspect.whatif import WhatIf
 
 MOST_ROWS = 60
+MOST_PARTS = 12  # of a kernel, named one by one
 _BYTES = re.compile(r"(\d[\d,]*) bytes\b")
 
 
@@ -105,7 +107,11 @@ def kernel_rows(view: FusionView) -> list[tuple[str, str, str, str]]:
     for node in view.after.nodes:
         if node.kind not in ("kernel", "extern"):
             continue
-        inside = [names[n.name] for n in view.before.nodes if node.name in n.kernels]
+        parts = [n for n in view.before.nodes if node.name in n.kernels]
+        inside = [names[n.name] for n in parts]
+        if len(parts) > MOST_PARTS:  # a loop of the user's, unrolled
+            counts = Counter(n.label for n in parts)
+            inside = [f"{n} times {label}" if n > 1 else label for label, n in counts.items()]
         what = " + ".join(inside) if inside else f"{node.label}: {node.detail}"
         name = node.name if node.kind == "kernel" else "ATen"
         own = StepGraph((node,), tuple(e for e in view.after.edges if touches(e, node.name)))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusec.devices import where_computed
-from fusec.timing.limits import MeasuredLimits, machine
+from fusec.timing.limits import MeasuredLimits, copy_time, machine
 from fuselab.display import words
-from fuselab.display.bounds import limit_words
+from fuselab.display.bounds import limit_words, part_of_a_copy
 from fuselab.display.pages.counters import NO_GPU
 from fuselab.display.pages.page import Page, indented, static_table
 from fuselab.display.plots.machine import RooflinePoint
 
-ABOVE = (
-    "above: the kernel's data stays in a cache, or this machine was slower when its best was timed"
-)
+ABOVE = "above: this machine was slower when its best was timed"
+COPIES = "of a copy: of one of as many bytes, which stay in a cache where the kernel's do"
 HEAD = ("kernel", "memory traffic", "of a copy", "operations", "of a product")
 
 
@@ -32,16 +32,38 @@ def roofline_points(cell: Any) -> list[RooflinePoint]:
     return sorted(found, key=lambda point: -point.seconds)
 
 
-def roofline_rows(points: list[RooflinePoint], found: MeasuredLimits) -> list[tuple[str, ...]]:
-    """Return a row a kernel: its rates, and what share of the machine's they are."""
+def copies_of(points: Sequence[RooflinePoint], device: str) -> dict[int, float]:
+    """Return the seconds of a copy of as many bytes as each kernel moves, by those bytes.
+
+    What a cell's limit is: a copy through memory says nothing of data that stay in a cache.
+    """
+    return {count: _copy_seconds(count, device) for count in {point.bytes for point in points}}
+
+
+@functools.lru_cache(maxsize=256)
+def _copy_seconds(count: int, device: str) -> float:
+    return copy_time(count, device).median
+
+
+def roofline_rows(
+    points: Sequence[RooflinePoint], found: MeasuredLimits, copies: Mapping[int, float]
+) -> list[tuple[str, ...]]:
+    """Return a row a kernel: its rates, and what share of the machine's they are.
+
+    Args:
+        points: The kernels.
+        found: What the machine can do.
+        copies: As ``copies_of`` measured them; a kernel that has none has no share.
+    """
     rows: list[tuple[str, ...]] = []
     for point in points:
         rate, work = point.bytes / point.seconds, max(point.operations, 0) / point.seconds
+        copy = copies.get(point.bytes)
         rows.append(
             (
                 point.name,
                 f"{words.digits(rate / 1e9)} GB/s",
-                f"{_share(rate, found.memory)} memory, {_share(rate, found.cache)} cache",
+                "" if copy is None else part_of_a_copy(copy, point.seconds),
                 _operations(work),
                 _share(work, found.operations).removesuffix(" of"),
             )
@@ -74,7 +96,8 @@ def limits_page(cell: Any) -> Page:
     arguments = [a.device for k in cell.kernels.values() for a in k.signature.arguments]
     found = machine(where_computed(arguments))
     cell.measure_limit()
-    rows = roofline_rows(roofline_points(cell), found)
+    points = roofline_points(cell)
+    rows = roofline_rows(points, found, copies_of(points, found.device))
     title = f"{cell.name}: the limit is not known: a graph did not run, or runs in eager"
     if cell.traffic is not None and cell.traffic.limit > 0:
         takes = f"takes {words.duration(cell.fused.median)}; " if cell.fused is not None else ""
@@ -84,7 +107,7 @@ def limits_page(cell: Any) -> Page:
         f"cache {words.digits(found.cache / 1e9)} GB/s, "
         f"products {_operations(found.operations)}: {found.method}"
     )
-    notes = [note for note in (machine_line, above_note(rows)) if note]
+    notes = [note for note in (machine_line, COPIES if rows else "", above_note(rows)) if note]
     text = "\n".join([title, *indented([HEAD, *rows]), *(f"  {note}" for note in notes)])
     html = "".join(f"<div>{note}</div>" for note in notes)
     return Page(text, f"<b>{title}</b>{static_table(HEAD, rows, len(HEAD))}{html}")

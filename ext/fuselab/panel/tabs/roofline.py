@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
 from fusec.devices import where_computed
 from fusec.timing.limits import MeasuredLimits, machine
-from fuselab.display.pages.limits import above_note, roofline_points, roofline_rows
+from fuselab.display.pages.limits import (
+    COPIES,
+    above_note,
+    copies_of,
+    roofline_points,
+    roofline_rows,
+)
 from fuselab.display.plots import figures as plots
 from fuselab.display.plots import machine as plots_machine
 from fuselab.panel.tabs.lazy import LazyTab, problem_or
@@ -25,6 +32,7 @@ class Roofline(LazyTab):
     def make(self) -> list[Any]:
         """Return the button, the plot and the same in figures."""
         self._found: MeasuredLimits | None = None
+        self._copies: dict[int, float] = {}
         self._drawn: object = None
         self.start_button = plain.button(
             "Against the machine",
@@ -48,6 +56,7 @@ class Roofline(LazyTab):
                 if not cell.kernel_times:
                     cell.refresh()
                 cell.measure_limit()
+                self._copies = copies_of(roofline_points(cell), found.device)
             self._found = found
 
         self._bench.do("Measuring the machine", job, JOB)
@@ -65,13 +74,16 @@ class Roofline(LazyTab):
         """Show what it does now, or the table."""
         self.start_button.disabled = bool(self._bench.activity) or self._bench.simulated
         found = self._found
-        value = table(roofline_points(self._bench.facts), found) if found is not None else ""
+        points = roofline_points(self._bench.facts)
+        value = table(points, found, self._copies) if found is not None else ""
         self.table.value = problem_or(self._bench, "") if self._bench.job == JOB else value
 
 
-def table(points: list[plots_machine.RooflinePoint], found: MeasuredLimits) -> str:
+def table(
+    points: list[plots_machine.RooflinePoint], found: MeasuredLimits, copies: Mapping[int, float]
+) -> str:
     """Write the roofline as figures."""
-    rows = [list(row) for row in roofline_rows(points, found)]
+    rows = [list(row) for row in roofline_rows(points, found, copies)]
     head = ["Kernel", "Memory traffic", "Of a copy", "Operations", "Of a product"]
-    notes = [note for note in (found.method, above_note(rows)) if note]
+    notes = [note for note in (found.method, COPIES, above_note(rows)) if note]
     return markup.table(head, rows) + f"<div><i>{escape('; '.join(notes))}</i></div>"

@@ -26,7 +26,7 @@ from fusec.targets.triton.plan.choices_matmul import (
 from fusec.targets.triton.plan.padding import Padding
 from fusec.targets.triton.plan.tiling import Dim, Tile
 from fusec.targets.triton.rewrite.packed_operands import Unpacked, reads_bytes, unpack
-from fusec.targets.triton.rewrite.word_operands import Words, as_words, scale_apart
+from fusec.targets.triton.rewrite.word_operands import Words, as_words, scale_of_columns
 from fusec.targets.triton.text import expressions as ex
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text
@@ -329,7 +329,7 @@ class ProductWriter:
         words = as_words(product.node.args[1], product.inner, self.shared_step, self.file.buffers)
         if words is None or not scales_sums(product):
             return words, None
-        return scale_apart(words, product.column)
+        return scale_of_columns(words, product.column)
 
     @property
     def alignment(self) -> list[tuple[str, str]]:

@@ -152,7 +152,7 @@ def as_words(
     return Words(node, word, count, order, start, views)
 
 
-def scale_apart(words: Words, column: Symbol) -> tuple[Words, Node | None]:
+def scale_of_columns(words: Words, column: Symbol) -> tuple[Words, Node | None]:
     """Return the numbers, and the scale of a column that all of a step's are times.
 
     The step's sums are multiplied by it instead of each number: of few rows they are fewer.  None
@@ -330,4 +330,4 @@ def _constant(node: Node) -> int | None:
     return node.expr.constant if isinstance(node, IndexValue) else None
 
 
-__all__ = ["OF_WORDS", "READ", "Words", "as_words", "order_of", "scale_apart"]
+__all__ = ["OF_WORDS", "READ", "Words", "as_words", "order_of", "scale_of_columns"]

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusec
+from fusec.graph.facts.notes import NOTES, NoteKind, add_note
 from fusec.graph.products.bias import add_biases_later
 
 
@@ -102,3 +103,20 @@ def test_sums_of_gradients_are_taken_out_of_convolutions_on_a_gpu(
     assert ("aten.convolution_backward.default" in calls) == any(wanted[:2])
     assert "aten.sum.dim_IntList" in calls
     torch.testing.assert_close(module(*inputs), backward(*inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_said_of_a_convolution_is_not_said_of_its_sum() -> None:
+    def convolved(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x, weight, bias)
+
+    given = torch.randn(2, 4, 8, 8), torch.randn(6, 4, 3, 3), torch.randn(6)
+    with FakeTensorMode():
+        module = make_fx(convolved)(*(torch.empty(t.shape, device="cuda") for t in given))
+    target = torch.ops.aten.convolution.default
+    (node,) = module.graph.find_nodes(op="call_function", target=target)
+    add_note(node, NoteKind.CHANNELS_LAST, "said")
+    assert add_biases_later(module) == 1
+    (bare,) = module.graph.find_nodes(op="call_function", target=target)
+    (whole,) = module.graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor)
+    assert NOTES in bare.meta
+    assert NOTES not in whole.meta

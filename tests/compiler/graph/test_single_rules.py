@@ -16,15 +16,15 @@ from fusec.graph.decompositions import _vector_norm
 from fusec.graph.facts import half_speed
 from fusec.graph.facts.storages import storages
 from fusec.graph.losses.in_parts import _leaves_rows
-from fusec.graph.products import onednn
+from fusec.graph.products import grouped, onednn
 from fusec.graph.products.widened_halves import _multiplications
 from fusec.graph.refusals import asked
 from fusec.graph.refusals.operand_types import refuses_operands
 from fusec.graph.regions import inline_regions
 from fusec.graph.simplify.attention_blocks import UNBLOCKED, drop_block_lists
 from fusec.graph.simplify.written_attention import _fit
-from fusec.graph.training.rematerialize import _large_inputs
-from fusec.graph.training.unasked import _is_computed
+from fusec.graph.training.rematerialize import _known_shape, _large_inputs
+from fusec.graph.training.unasked import _is_computed, _rest_of_sum
 from fusec.graph.verifier import _has_tensors
 from support.captured import Captured, call_of
 
@@ -341,3 +341,68 @@ def test_tensors_whose_attention_is_atens() -> None:
     assert not fit((2, 3, 5, 257))
     assert not fit((3, 5, 64), dtype=torch.float64)
     assert not fit((3, 5, 64), results=[torch.empty(3, dtype=torch.half, device="meta")])
+
+
+def test_answers_are_kept_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_of: list[fx.Node] = []
+
+    def answer(node: fx.Node) -> bool:
+        asked_of.append(node)
+        return True
+
+    monkeypatch.setattr(asked, "_answers", {})
+    monkeypatch.setattr(asked, "_MOST_ANSWERS", 2)
+    monkeypatch.setattr(asked, "_computes", lambda node: True)
+    monkeypatch.setattr(asked, "_refuses_types", answer)
+    calls = [call_of(torch.sin, torch.ones(n, dtype=torch.int8)) for n in (2, 3, 4)]
+    for node in (calls[0], calls[1], calls[0], calls[1], calls[2], calls[0]):
+        assert asked.refuses_types(node)
+        assert len(asked._answers) <= 2
+    assert asked_of == [*calls, calls[0]]
+    assert not asked.refuses_types(call_of(torch.sin, torch.ones(2))), "of usual types"
+
+
+def test_what_is_left_of_a_sum() -> None:
+    def rest(term: torch.Tensor, **more: Any) -> bool:
+        graph = fx.Graph()
+        lacking, there = values(graph, torch.empty(4, 3), term)
+        target = more.get("target", aten.add.Tensor)
+        options = {"alpha": 2} if "alpha" in more else {}
+        node = call(graph, target, lacking, there, value=torch.empty(4, 3), **options)
+        found = _rest_of_sum(node, [lacking])
+        assert found in (there, None)
+        return found is there
+
+    assert rest(torch.empty(4, 3))
+    assert not rest(torch.empty(3))
+    assert not rest(torch.empty(4, 3, dtype=torch.half))
+    assert not rest(torch.empty(3, 4).t())
+    assert not rest(torch.empty(4, 3), alpha=2)
+    assert not rest(torch.empty(4, 3), target=aten.sub.Tensor)
+
+
+def test_sizes_that_are_all_known() -> None:
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        shapes = mode.shape_env
+        assert shapes is not None
+        some = torch.empty(shapes.create_unbacked_symint(), 4)
+    graph = fx.Graph()
+    known, partly, number = values(graph, torch.empty(2, 4), some, 3)
+    assert _known_shape(known) == (2, 4)
+    assert _known_shape(partly) is None
+    assert _known_shape(number) is None
+
+
+def test_products_that_kernels_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Named:
+        def groups(self) -> object:
+            return found
+
+    found: object = None
+    monkeypatch.setattr(grouped, "PythonTarget", Named)
+    monkeypatch.setattr(grouped, "default_target", lambda device: Named())
+    assert not grouped._has_kernels()
+    found = ()
+    assert grouped._has_kernels()
+    monkeypatch.setattr(grouped, "PythonTarget", int)
+    assert not grouped._has_kernels(), "a target of another kind"

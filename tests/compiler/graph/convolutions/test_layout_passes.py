@@ -269,6 +269,13 @@ def test_what_is_turned_is_counted(layouts_pay: None, device: str) -> None:
     assert turning.pays() is (4 * TURNED_SHARE >= 2)
 
 
+def test_weights_are_not_counted(layouts_pay: None) -> None:
+    given = torch.randn(2, 6, 5, 4), torch.randn(6, 6, 3, 3)
+    turning = _Turning(traced(plain, *given, device="cuda").graph)
+    turning.run()
+    assert turning.turned == given[0].numel()
+
+
 def test_what_lies_so_already_is_not_turned(layouts_pay: None) -> None:
     given = image(2, 6, 5, 4), torch.randn(6, 6, 1, 1)
     module = traced(two, *given)

@@ -19,7 +19,12 @@ from fusec.targets.cpp.assembly import assembly
 from fusec.targets.cpp.memory.prefetch import declare_line
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.columns import row_step
-from fusec.targets.cpp.plan.deinterleave import Deinterleaved, _casts, _neighbors
+from fusec.targets.cpp.plan.deinterleave import (
+    Deinterleaved,
+    _casts,
+    _neighbors,
+    deinterleaved_rows,
+)
 from fusec.targets.cpp.plan.facts import Facts
 from fusec.targets.cpp.plan.row_reuse import (
     _indices,
@@ -427,3 +432,41 @@ def test_how_much_of_neighbors_is_taken_apart(
     load: Any = ops.load("x", (Expr.of(0),), F32)
     loads = tuple((load, distance) for distance in distances)
     assert Deinterleaved(Expr.of(0), loads, 10, {}).lengths == lengths
+
+
+def test_rows_of_which_windows_take_every_second_element() -> None:
+    (i,), (j,) = axes(8), axes(64)
+    picked = indirect(ops.load("at", at(i), I64), Expr.of(8))
+    held = {"x": buffer("x", (8, 200)), "at": buffer("at", (8,), I64)}
+    held |= {"ok": buffer("ok", (64,), torch.bool), "y": buffer("y", (8, 64))}
+
+    def rows(*places: tuple[Expr, ...], size: int = 64, mask: Node | None = None) -> list[int]:
+        j = axes(size, prefix="j")[0]
+        moved = [tuple(e.substitute({axis: Expr.of(j)}) for e in place) for place in places]
+        loads = [ops.load("x", place, F32, mask) for place in moved]
+        stores = tuple(Store("y", at(i, j), load) for load in loads)
+        found = deinterleaved_rows(Facts(Body((i, j), (), stores), held), j, loads)
+        return [len(row.loads) for row in found]
+
+    axis = j
+    row, column = Expr.of(i), 2 * Expr.of(j)
+    assert rows((row, column), (row, column + 1), (row, column + 2)) == [3]
+    assert rows((row, column), (row, column + 1)) == [], "pairs"
+    assert rows((row, column), (row, column + 2), size=13) == []
+    assert rows((row, Expr.of(j)), (row, Expr.of(j) + 2)) == [], "a step of one"
+    both = [(r, column + k) for r in (row, row + 1) for k in (0, 2)]
+    assert rows(*both) == [2, 2]
+    assert rows((picked, column), (picked, column + 2)) == [], "at rows that are picked"
+    ok = ops.load("ok", (Expr.of(3),), torch.bool)
+    assert rows((row, column), (row, column + 2), mask=ok) == []
+
+
+def test_keys_of_unknown_sizes_are_not_computed() -> None:
+    i, j = axes(64, 8)
+    n = Symbol("n", "size", low=2)
+    for key, seldom in ((Expr.of(i) // 4, True), (Expr.of(i) // 4 + n, False)):
+        node = ops.binary("floordiv", ops.index_value(key, I64), ops.const(3, I64))
+        picked = ops.load("x", (indirect(node, Expr.of(64)), Expr.of(j)), F32)
+        body = Body((i, j), (), (Store("out", at(i, j), picked),))
+        facts = Facts(body, {name: buffer(name, (64, 8)) for name in ("x", "out")})
+        assert _seldom_changes(facts, node, i) is seldom

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from fusec.machine import using
 from fusec.targets.triton.plan import choices_attention
 from fusec.targets.triton.plan.phases import are_places, fills_tile
 from fusec.targets.triton.plan.tiling import index_guards
+from fusec.targets.triton.toolchain import lines
 from fusec.targets.triton.toolchain.candidate import load_file
 from fusec.targets.triton.toolchain.launch_records import (
     RecordedLaunch,
@@ -28,6 +30,7 @@ from fusec.targets.triton.toolchain.launch_records import (
 from fusec.targets.triton.toolchain.launch_records import (
     recording as recording_launches,
 )
+from fusec.targets.triton.toolchain.lines import placed_texts
 from fusec.targets.triton.toolchain.load import (
     _words,
     compile_error,
@@ -405,3 +408,29 @@ def test_a_kernel_and_what_it_calls_are_interpreted_for_a_while() -> None:
         Rewritten.rewritten_fn |= {kernel.fn: "", helper.fn: "", len: ""}
     assert space == before
     assert list(Rewritten.rewritten_fn) == [len]
+
+
+# -- machine code of a kernel -------------------------------------------------------------------
+
+
+def test_machine_code_stands_beside_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    ptx = """
+    .file 1 "/tmp/kernel.py"
+    .loc 1 8 4
+    mov.u32 %r1, 1;
+    """
+    sass = """
+    //## File "/tmp/kernel.py", line 9
+        /*0010*/                   EXIT ;
+    """
+    compiled = SimpleNamespace(asm={"ptx": ptx, "cubin": b""})
+    function = SimpleNamespace(starting_line_number=7, raw_src=["def k(x):\n", "  a\n", "  b\n"])
+    monkeypatch.setattr(lines, "compiling", nullcontext)
+    monkeypatch.setattr(lines, "triton_cache", nullcontext)
+    monkeypatch.setattr(lines, "gpu_target", lambda gpu: gpu)
+    monkeypatch.setattr(lines, "compile_start", lambda *given: compiled)
+    monkeypatch.setattr(lines, "kernel_file", lambda text: "kernel.py")
+    monkeypatch.setattr(lines, "_instructions_of", lambda *given: placed_texts(sass, "kernel.py"))
+    start: Any = SimpleNamespace(function=function)
+    found = [(each.number, each.ptx, each.sass) for each in lines.machine_code(start, {}, "", "")]
+    assert found == [(7, (), ()), (8, ("mov.u32 %r1, 1;",), ()), (9, (), ("EXIT",))]

@@ -34,7 +34,6 @@ from support.calls import strict_calls
 __all__ = ["strict_calls"]  # a fixture of every test here
 
 
-
 @pytest.fixture(autouse=True)
 def any_number_of_states() -> Iterator[None]:
     with torch._dynamo.config.patch(recompile_limit=64):

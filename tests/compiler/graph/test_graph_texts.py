@@ -34,7 +34,6 @@ def _code_is_that_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
             changes = each.run(subject)
             if changes and each.name not in STALE:
                 module = subject.module
-                assert module.code == module.graph.python_code("self").src, each.name
             return changes
 
         return replace(each, run=run)

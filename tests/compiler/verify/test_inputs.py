@@ -84,7 +84,7 @@ def test_as_peoples_tensors_are():
 
 
 def test_numbers_that_somebody_names():
-    (fresh,) = fresh_inputs([torch.randn(400)], kind="named", numbers=[1234.5, -1234.5])
+    (fresh,) = fresh_inputs([torch.randn(4000)], kind="named", numbers=[1234.5, -1234.5])
     assert fresh[0] == fresh[-1] == 1234.5
     assert -1234.5 in fresh
     assert fresh.unique().numel() > 200

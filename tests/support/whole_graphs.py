@@ -149,6 +149,9 @@ def told_of(name: str) -> Iterable[str]:
             forms = [GraphForm.JOINT if case.gradients else GraphForm.INFERENCE, GraphForm.PART]
             for form in forms:
                 did = [run for run in run_passes(form, subject) if run.changes]
+                # What passes have changed is run where nobody compiles it, as it is now.
+                code = subject.module.graph.python_code("self").src
+                assert subject.module.code == code, form
                 yield f"{form.value}: {', '.join(f'{run.name} {run.changes}' for run in did)}"
     after = list(map(told, subject.module.graph.nodes))
     if "\n".join(after) != seen:

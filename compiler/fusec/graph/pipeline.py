@@ -448,7 +448,11 @@ def run_passes(form: GraphForm, subject: Subject) -> tuple[PassRun, ...]:
         What each pass did, those that found nothing included.
     """
     with using(subject.options.facts):
-        return tuple(_run(form, subject))
+        runs = tuple(_run(form, subject))
+    if any(run.changes for run in runs):
+        for module in filter(None, (subject.module, subject.backward)):
+            module.recompile()  # once for all passes: none of them runs it
+    return runs
 
 
 def _run(form: GraphForm, subject: Subject) -> Iterator[PassRun]:
@@ -459,9 +463,6 @@ def _run(form: GraphForm, subject: Subject) -> Iterator[PassRun]:
             continue
         started = time.perf_counter()
         changes = each.run(subject)
-        if changes:
-            for changed in filter(None, (subject.module, subject.backward)):
-                changed.recompile()
         if changes and form is not GraphForm.CAPTURED and verifies():
             from fusec.graph.verifier import graph_problems
 

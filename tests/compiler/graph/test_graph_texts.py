@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from fusec.graph import pipeline
 from support.decisions import compare_part, parts_of
 from support.whole_graphs import CASES, told_of
 from support.whole_programs import IS_PINNED
@@ -18,28 +15,6 @@ LAID_OUT_BY_CUDNN = (
     "residual on a gpu",
     "separable, training",
 )
-# Passes over graphs that others still take apart, node by node.
-STALE = frozenset(
-    "cse dead_code log_softmax norm_inputs compare_once rematerialize_activations "
-    "rematerialize_upcasts depthwise_gradients".split()
-)
-
-
-@pytest.fixture(autouse=True)
-def _code_is_that_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a pass has changed is printed, and run where nobody compiles it, as it is now."""
-
-    def watched(each: pipeline.Pass) -> pipeline.Pass:
-        def run(subject: pipeline.Subject) -> int:
-            changes = each.run(subject)
-            if changes and each.name not in STALE:
-                module = subject.module
-                assert module.code == module.graph.python_code("self").src, each.name
-            return changes
-
-        return replace(each, run=run)
-
-    monkeypatch.setattr(pipeline, "PASSES", tuple(map(watched, pipeline.PASSES)))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -58,7 +58,7 @@ def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 _FORMS: dict[str, Callable[[nn.Module], Callable[..., Any]]] = {
     "module": lambda module: module,
     "function": _function,
-    "lambda": lambda module: lambda *args, **kwargs: module(*args, **kwargs),
+    "lambda": lambda module: lambda *args, **kwargs: module(*args, **kwargs),  # noqa: PLW0108
     "partial": lambda module: functools.partial(_called, module),
     "method": lambda module: _Server(module).serve,
     "object": _Server,

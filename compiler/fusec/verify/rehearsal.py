@@ -23,8 +23,8 @@ from fusec.verify.protocol import Message
 from fusec.verify.sandbox import worker
 from fusec.verify.words import Finding
 
-# What starting kernels takes of a processor, at the very most, and the compiler's front end; and how
-# many times longer it may take on a machine that others use.
+# What starting kernels takes of a processor, at the very most, and the compiler's front end; how
+# many times longer that may take on a machine that others use.
 SECONDS = 3.5
 _BUSY = 3.0
 # So much later it is ended from outside, which does not know the line.

@@ -17,9 +17,11 @@ LAYER = torch.nn.Linear(64, 64, dtype=BFLOAT16, bias=False)
 
 DRAWN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "dropout": lambda x: x + LAYER(F.dropout(F.gelu(LAYER(x)), 0.1)),
-    "numbers": lambda x: (LAYER(x) * torch.rand_like(x)).softmax(-1)
-    + torch.where(torch.rand_like(x) < 0.5, x, -x).exp()
-    + torch.randn(x.shape, dtype=x.dtype),
+    "numbers": lambda x: (
+        (LAYER(x) * torch.rand_like(x)).softmax(-1)
+        + torch.where(torch.rand_like(x) < 0.5, x, -x).exp()
+        + torch.randn(x.shape, dtype=x.dtype)
+    ),
 }
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from fusec.kernel import Kernel
     from fuselab.display.outcomes import EditOutcome, TuningOutcome
     from fuselab.edit_record import Edit
-    from fuselab.session.fused_cell import FusedCell
     from fuselab.magics.hints import Hints
+    from fuselab.session.fused_cell import FusedCell
     from fuselab.session.session import Session
     from fuselab.session.warm_up import BetweenCells
 

@@ -61,7 +61,7 @@ class KernelMagics(SessionMagics):
         args = parsed(self.kernel, "%%kernel", line)
         try:
             _, known = self.session.find(args.name)
-            if cell == "\n":  # as one has it that is typed without a text
+            if not cell.strip():
                 # What is wanted is the text to begin with: it takes the place of the empty cell.
                 shell: Any = self.shell
                 options = f"%%kernel {line}".rstrip()

@@ -7,8 +7,10 @@ is asked as well: a gradient that depends on one that was asked for is always ha
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
-from collections.abc import Callable, Container, Iterator, Set
+from collections.abc import Callable, Container, Iterator, Sequence, Set
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
@@ -105,7 +107,7 @@ def reached_inputs(module: fx.GraphModule, updated: Set[int]) -> tuple[list[int]
     results = [_example(node) for node in output.args[0]]
     ends: dict[Any, int] = {}
     leaves: dict[int, int] = {}
-    changed: list[int] = []
+    changed: list[tuple[int, Any]] = []
     for i, value in enumerate(inputs):
         if value is None or not value.requires_grad:
             continue
@@ -113,12 +115,12 @@ def reached_inputs(module: fx.GraphModule, updated: Set[int]) -> tuple[list[int]
         if made_by is None:
             leaves[id(value)] = leaves.get(id(value), 0) | 1 << i
         elif i in updated:
-            changed.append(i)
+            changed.append((i, made_by))
         else:
             ends[made_by] = ends.get(made_by, 0) | 1 << i
     before: dict[Any, list[int]] = {}
-    for i in changed:
-        before.setdefault(_before_updates(history(inputs[i]), ends), []).append(i)
+    for i, made_by in changed:
+        before.setdefault(_before_updates(made_by, ends), []).append(i)
     others = 0
     for end, places in before.items():
         if end is None or len(places) > 1 or _leaf(end) in leaves:
@@ -255,7 +257,8 @@ def _unasked(record: Any, module: fx.GraphModule, joint: JointGradients) -> Unas
     positions = tuple(sorted(of))
     if len(positions) != len(joint.flows):
         return None
-    if len(positions) == 1:
+    inputs = [_example(node) for node in placeholders]
+    if len(positions) == 1 and not _unreached_leaves(inputs, joint.flows):
         return UnaskedGradients(positions, joint.flows, joint.forms)
     by_result, by_input = reached_inputs(module, frozenset(updated))
     found = []
@@ -263,7 +266,21 @@ def _unasked(record: Any, module: fx.GraphModule, joint: JointGradients) -> Unas
         for i in of[position]:
             reached |= by_result[i] if i >= 0 else by_input[-1 - i]
         found.append(reached)
-    return UnaskedGradients(positions, tuple(found), joint.forms)
+    never = _unreached_leaves(inputs, found)
+    return UnaskedGradients(positions, tuple(found), joint.forms, never)
+
+
+def _unreached_leaves(
+    inputs: Sequence[torch.Tensor | None], flows: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the leaves that no gradient flows to, by their places among the tensors."""
+    reached = functools.reduce(operator.or_, flows, 0)
+    tensors = [(i, value) for i, value in enumerate(inputs) if value is not None]
+    return tuple(
+        place
+        for place, (i, value) in enumerate(tensors)
+        if value.requires_grad and not reached >> i & 1 and history(value) is None
+    )
 
 
 def _install(function: Any, unasked: UnaskedGradients) -> None:

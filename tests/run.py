@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
 def run(selection: list[str], report: Path, arguments: list[str]) -> int:
     """Run pytest on one half of the tests, with its JUnit report in `report`."""
     command = [sys.executable, "-m", "pytest", *selection, f"--junitxml={report}", *arguments]
-    process = subprocess.Popen(command, cwd=ROOT)
+    process = subprocess.Popen(command, cwd=ROOT, env=environment())
     try:
         return process.wait()
     except KeyboardInterrupt:
@@ -73,7 +73,18 @@ def start(selection: list[str], report: Path, printed: Path) -> subprocess.Popen
     """Run pytest beside what follows; what it prints goes to a file."""
     command = [sys.executable, "-m", "pytest", *selection, f"--junitxml={report}"]
     with printed.open("wb") as output:
-        return subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment(), stdout=output, stderr=subprocess.STDOUT
+        )
+
+
+def environment() -> dict[str, str]:
+    """Return this process's environment, in which Python keeps what it has compiled.
+
+    Containers often ask it not to. Then each of hundreds of processes would compile all of the
+    project again, and every worker would rewrite the assertions of every test.
+    """
+    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
 
 def marked() -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fusec.version import __version__
 
 if TYPE_CHECKING:
+    from fusec import cache
     from fusec.ahead.signatures import CallSignature
     from fusec.api import (
         compile,
@@ -65,9 +66,12 @@ NO_TORCH = (
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module."""
+    from importlib import import_module
+
+    if name == "cache":
+        return import_module("fusec.cache")
     if name not in _HOMES:
         raise AttributeError(f"module 'fusec' has no attribute {name!r}")
-    from importlib import import_module
 
     from fusec.gc_pause import Rest
 
@@ -91,6 +95,7 @@ __all__ = [
     "Kernel",
     "Options",
     "__version__",
+    "cache",
     "compile",
     "device_summary",
     "explain",

@@ -31,7 +31,7 @@ from fusec.cache import (
     read_entry,
 )
 from fusec.errors import FusecError
-from fusec.machine import features
+from fusec.machine import features, gpus_here, this_machine
 from fusec.target_api.base import PythonTarget
 from fusec.target_api.registry import all_targets
 from fusec.version import __version__
@@ -39,6 +39,12 @@ from fusec.version import __version__
 HEADER = "fusec-cache.json"
 MOST_HEADER_BYTES = 64 << 20
 MOST_FILES = 1 << 20
+_PRECOMPILED = "ahead"  # calls that need no capture: kept for one model of processor alone
+_CHOSEN_FOR = {
+    "model": "{}",
+    "cores": "{} processors",
+    "last cache": "{} bytes of last cache",
+}
 _CODE = "-code"  # of a target's kernels, which its own compiler keeps outside of the store
 
 
@@ -47,7 +53,15 @@ class BadArchive(FusecError, ValueError):
 
 
 class OtherMachine(FusecError):
-    """An archive of a machine whose kernels this one cannot run."""
+    """An archive of a machine whose kernels this one cannot run, or would not ask for."""
+
+
+class NoArchive(FusecError, FileNotFoundError):
+    """There is no such file."""
+
+
+class NotWritten(FusecError, OSError):
+    """An archive that cannot be written where it was asked for."""
 
 
 @dataclass(frozen=True)
@@ -71,30 +85,44 @@ class Moved:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return what a machine must have in common with another one to run its kernels."""
+    """Return what a machine must have in common with another one to run its kernels.
+
+    Of what is precompiled that is more: its kernels were chosen for a processor's model.
+    """
+    here = this_machine()
     return {
         "system": platform.system(),
         "processor": platform.machine(),
         "features": sorted(features()),
+        "model": here.processor,
+        "cores": here.cores,
+        "last cache": here.last_cache,
     }
 
 
 def export_cache(
     path: str | os.PathLike[str],
-    kinds: Iterable[str] | None = None,
+    kinds: str | Iterable[str] | None = None,
     store: CacheStore | None = None,
 ) -> Moved:
     """Write the store's entries to a file; damaged ones are left out.
 
     Args:
         path: The file; it is written as a whole or not at all.
-        kinds: Namespaces to write; None for all.
+        kinds: Namespaces to write, or the one; None for all.
         store: Which store; the process's own by default.
+
+    Raises:
+        NotWritten: The file cannot be written.
     """
+    if Path(path).is_dir():
+        raise NotWritten(f"{path} is a folder", "name the file that the cache is written to")
+    kinds = (kinds,) if isinstance(kinds, str) else kinds
     store, wanted = store or default_store(), None if kinds is None else frozenset(kinds)
     entries: dict[str, Any] = {}
     counts: dict[str, int] = {}
     files: list[tuple[str, bytes]] = []
+    gpus: set[str] = set()
     for each in store.stored():
         if wanted is not None and each.kind not in wanted:
             continue
@@ -119,24 +147,29 @@ def export_cache(
             entries[name] = {"kind": kind, "key": key, "files": records}
             counts[kind] = counts.get(kind, 0) + 1
             files += [(f"{name}/{file}", data) for file, data in code.items()]
+            gpus.add(carrier.architecture(code))
     header = {
         "format": "fusec cache",
         "schema": SCHEMA,
         "fusec": __version__,
         "machine": machine_facts(),
+        "gpus": sorted(gpus - {""}),
         "entries": entries,
     }
     target = Path(path)
     try:
         descriptor, staged = tempfile.mkstemp(dir=target.parent or ".", suffix=".tmp")
     except OSError as error:  # it names the user's file, not ours
-        raise OSError(error.errno, error.strerror, str(target)) from None
+        raise NotWritten(f"{target} cannot be written: {error.strerror}") from None
     try:
         with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w") as archive:
             archive.writestr(HEADER, json.dumps(header))
             for name, data in files:
                 archive.writestr(name, data)
         os.replace(staged, target)
+    except OSError as error:
+        os.unlink(staged)
+        raise NotWritten(f"{target} cannot be written: {error.strerror or error}") from None
     except BaseException:
         os.unlink(staged)
         raise
@@ -151,6 +184,7 @@ def import_cache(path: str | os.PathLike[str], store: CacheStore | None = None) 
         store: Where to; the process's own store by default.
 
     Raises:
+        NoArchive: There is no such file.
         OtherMachine: It was made where kernels are other ones; the message says what differs.
         BadArchive: It is damaged, or no such archive. What came before the damage is taken in.
     """
@@ -160,7 +194,7 @@ def import_cache(path: str | os.PathLike[str], store: CacheStore | None = None) 
     try:
         with zipfile.ZipFile(path) as archive:
             header = _header(archive)
-            _refuse_other_machines(header["machine"])
+            _refuse_other_machines(header)
             for name, entry in header["entries"].items():
                 kind, key = entry["kind"], entry["key"]
                 contents = _contents(archive, name, entry)
@@ -173,6 +207,10 @@ def import_cache(path: str | os.PathLike[str], store: CacheStore | None = None) 
                 size += sum(map(len, contents.values()))
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
         raise BadArchive(f"{path} is damaged: {error}") from None
+    except FileNotFoundError:
+        raise NoArchive(
+            f"there is no file {os.fspath(path)!r}", "fusec.export_cache(path) writes such a file"
+        ) from None
     except OSError as error:
         if error.errno != errno.EINVAL:  # which a damaged list of files leads to: a place below 0
             raise
@@ -221,8 +259,8 @@ def _header(archive: zipfile.ZipFile) -> Any:
     return header
 
 
-def _refuse_other_machines(made_on: Any) -> None:
-    here = machine_facts()
+def _refuse_other_machines(header: Any) -> None:
+    made_on, here = header["machine"], machine_facts()
     for name in ("system", "processor"):
         if made_on[name] != here[name]:
             raise OtherMachine(f"it was made for {made_on[name]}, and this is {here[name]}")
@@ -234,6 +272,25 @@ def _refuse_other_machines(made_on: Any) -> None:
         raise OtherMachine(
             f"it was made for another processor: {'; '.join(parts)}",
             "kernels are compiled for one processor: precompile here",
+        )
+    kinds = {entry["kind"] for entry in header["entries"].values()}
+    if _PRECOMPILED in kinds:
+        for name, what in _CHOSEN_FOR.items():
+            if made_on[name] != here[name]:
+                raise OtherMachine(
+                    f"what is precompiled in it was made for {what.format(made_on[name])}, and this"
+                    f" machine has {what.format(here[name])}",
+                    "precompile here, or leave that out where the archive is written:"
+                    " fusec.export_cache(path, kinds=('cpp', 'tuning'))",
+                )
+    # Without a GPU they are of no use, and in nobody's way.
+    made_for, gpus = sorted(map(str, header["gpus"])), gpus_here() if header["gpus"] else ()
+    if gpus and not set(made_for) & set(gpus):
+        raise OtherMachine(
+            f"it holds kernels compiled for {', '.join(made_for)}, and this machine has"
+            f" {', '.join(gpus)}",
+            "precompile here, or leave them out where the archive is written:"
+            " fusec.export_cache(path, kinds=('cpp', 'tuning', 'ahead'))",
         )
 
 

@@ -176,6 +176,11 @@ def _this_gpu(name: str) -> GpuFacts:
     return _gpu_at(torch.cuda.current_device())
 
 
+def gpus_here() -> tuple[str, ...]:
+    """Return the architectures of this machine's GPUs; asking starts the driver where there are."""
+    return tuple(sorted({_gpu_at(index).name for index in range(torch.cuda.device_count())}))
+
+
 @functools.cache
 def _gpu_at(index: int) -> GpuFacts:
     found = torch.cuda.get_device_properties(index)
@@ -237,6 +242,7 @@ __all__ = [
     "MachineFacts",
     "current_machine",
     "features",
+    "gpus_here",
     "processor",
     "this_machine",
     "using",

@@ -7,13 +7,19 @@ eager (above 1: faster than eager). Outputs are compared with eager's first.
 
 ``python tests/bench/gpu_calls.py [--only add softmax block] [--rounds 30] [--calls 200]
 [--no-peer] [--size 64 1024]``
+
+``--processes 10`` asks instead how much the same call varies: that many processes, one after the
+other, each timing its tenth to thousandth call of eager, of ``torch.compile`` and of
+``fusec.compile``, call by call, after what is built once a machine is there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -120,6 +126,63 @@ def measure(
     return found
 
 
+FIRST, LAST = 10, 1000  # the calls of a process that are timed
+
+
+def each_call(function: Function, given: tuple[Any, ...]) -> list[float]:
+    """Return the microseconds of a new function's tenth to thousandth call."""
+    times = []
+    for number in range(1, LAST + 1):
+        if number == FIRST:
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        function(*given)
+        times.append((time.perf_counter() - start) * 1e6)
+    torch.cuda.synchronize()
+    return times[FIRST - 1 :]
+
+
+def one_process(case: str, size: int) -> dict[str, list[float]]:
+    """Return each contender's times of each call; results are compared with eager's at the end."""
+    import fusec
+
+    functions = {
+        "eager": make(case),
+        "torch.compile, fusec": torch.compile(make(case), backend="fusec"),
+        "fusec.compile": fusec.compile(make(case)),
+    }
+    with torch.no_grad():
+        given = arguments(case, size)
+        found = {name: each_call(function, given) for name, function in functions.items()}
+        check(case, functions, given)
+    return found
+
+
+def in_processes(case: str, size: int, processes: int) -> None:
+    """Print a line a contender: the mean of those calls in each process, and their spread."""
+    command = [sys.executable, __file__, "--only", case, "--size", str(size), "--child"]
+    runs: list[dict[str, list[float]]] = []
+    for _ in range(processes):
+        said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        runs.append(json.loads(said.splitlines()[-1]))
+        means = (f"{name} {statistics.fmean(times):.2f}" for name, times in runs[-1].items())
+        print(f"  process {len(runs)}: {', '.join(means)}", flush=True)
+    print(f"\n{case}, {size}: us a call, {FIRST} to {LAST}, of {processes} processes")
+    for name in runs[0]:
+        for what, of in (("mean", statistics.fmean), ("median", statistics.median)):
+            values = sorted(of(run[name]) for run in runs)
+            listed = " ".join(f"{value:.2f}" for value in values)
+            middle = statistics.median(values)
+            print(
+                f"  {name:22s} {what:7s} {listed}; of the median one {values[0] / middle:.2f}",
+                end=" ",
+            )
+            print(f"to {values[-1] / middle:.2f}", flush=True)
+        tenths = [statistics.quantiles(run[name], n=10) for run in runs]
+        widest = max(tenth[-1] / tenth[0] for tenth in tenths)
+        print(f"  {name:22s} calls of one process, ninth tenth over first: {widest:.2f} at most")
+
+
 def show(title: str, found: dict[str, list[float]]) -> None:
     """Print one case."""
     print(f"\n{title:30s} {'us a call':>10s} {'middle half':>18s} {'x eager':>8s}")
@@ -162,8 +225,13 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--size", type=int, nargs="+", default=None, help="of each case")
     parser.add_argument("--no-peer", action="store_true", help="leave TorchInductor out")
+    parser.add_argument("--processes", type=int, default=0, help="what varies between so many")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     sizes = {"add": [64, 1024], "softmax": [100], "block": [128]}
+    if chosen.child:
+        print(json.dumps(one_process(chosen.only[0], chosen.size[0])))
+        return
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("FUSEC_CACHE_DIR", folder)
         os.environ.setdefault("FUSEC_GPU_PLANS", "1")
@@ -174,6 +242,9 @@ def main() -> None:
         print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
         for case in chosen.only:
             for size in chosen.size or sizes[case]:
+                if chosen.processes:
+                    in_processes(case, size, chosen.processes)
+                    continue
                 torch._dynamo.reset()
                 with torch.no_grad():
                     functions = contenders(case, not chosen.no_peer)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
-pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
+# Looked for, not imported: every process that collects the tests comes by here, and JupyterLab
+# takes seconds to import. What runs it is a process of its own.
+if importlib.util.find_spec("jupyterlab") is None:
+    pytest.skip("JupyterLab is not installed", allow_module_level=True)
 playwright_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
 from lab import CHROMIUM_ARGS, PATIENCE, SECOND, Lab, Notebook, start_lab  # noqa: E402

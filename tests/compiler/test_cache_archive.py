@@ -7,6 +7,9 @@ import errno
 import json
 import os
 import random
+import re
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -54,6 +57,7 @@ def test_one_kind_and_no_damaged_entry(store, tmp_path):
     entry.path("kernel.so").write_bytes(b"")
     assert fusec.export_cache(tmp_path / "a", store=store).entries == {"tuning": 1}
     assert fusec.export_cache(tmp_path / "b", ["cpp"], store=store).entries == {}
+    assert fusec.export_cache(tmp_path / "c", "tuning", store=store).entries == {"tuning": 1}
 
 
 @pytest.mark.parametrize(
@@ -74,6 +78,64 @@ def test_another_machine_is_refused_with_the_reason(
     with pytest.raises(OtherMachine, match=said):
         fusec.import_cache(tmp_path / "a.zip", store=other)
     assert other.stored() == ()
+
+
+@pytest.mark.parametrize(
+    ("fact", "value", "said"),
+    [
+        ("model", "Z80", "made for Z80, and this machine has "),
+        ("cores", 4096, "made for 4096 processors, and this machine has "),
+        ("last cache", 7, "made for 7 bytes of last cache, and"),
+    ],
+)
+def test_what_is_precompiled_is_for_one_model_of_processor(
+    store, other, tmp_path, monkeypatch, fact, value, said
+):
+    """It would never be found there: its kernels were chosen for another one."""
+    here = cache_archive.machine_facts()
+    store.put("ahead", {"n": 3}, {"artefact.json": b"{}"})
+    with monkeypatch.context() as patch:
+        patch.setattr(cache_archive, "machine_facts", lambda: {**here, fact: value})
+        fusec.export_cache(tmp_path / "a.zip", store=store)
+        fusec.export_cache(tmp_path / "b.zip", ("cpp", "tuning"), store=store)
+    with pytest.raises(OtherMachine, match=said):
+        fusec.import_cache(tmp_path / "a.zip", store=other)
+    assert other.stored() == ()
+    assert sum(fusec.import_cache(tmp_path / "b.zip", store=other).entries.values()) == 2
+
+
+def test_a_cache_of_another_gpu_is_refused(archive, other, monkeypatch):
+    def for_a_gpu(header, members):
+        header["gpus"] = ["sm_80"]
+
+    _changed(archive, for_a_gpu)
+    monkeypatch.setattr(cache_archive, "gpus_here", lambda: ("sm_90",))
+    with pytest.raises(OtherMachine, match="compiled for sm_80, and this machine has sm_90"):
+        fusec.import_cache(archive, store=other)
+    monkeypatch.setattr(cache_archive, "gpus_here", lambda: ("sm_80", "sm_90"))
+    assert fusec.import_cache(archive, store=other).entries
+
+
+def test_places_that_are_wrong_are_named(store, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no file '.*none' \(fusec.export_cache"):
+        fusec.import_cache(tmp_path / "none")
+    with pytest.raises(OSError, match=f"^{re.escape(str(tmp_path))} is a folder"):
+        fusec.export_cache(tmp_path, store=store)
+    with pytest.raises(OSError, match=f"^{re.escape(str(tmp_path))}/none/a cannot be written: No"):
+        fusec.export_cache(tmp_path / "none" / "a", store=store)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["store"]
+
+
+@pytest.mark.parametrize("size", [-1, float("nan"), "1GB", None, True])
+def test_what_is_no_size_prunes_nothing(store, size):
+    with pytest.raises(ValueError, match=r"cannot be pruned to .*give a number of bytes, 0 or"):
+        store.prune(size)
+    assert len(store.stored()) == 2
+
+
+def test_the_cache_is_there_at_once():
+    code = "import fusec; print(fusec.cache.info().entries)"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 def _members(path: Path) -> dict[str, bytes]:

@@ -40,6 +40,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=600, help="seconds a case")
     parser.add_argument("--report", type=Path, default=Path("build/models.json"))
     parser.add_argument("--again", action="store_true", help="also what the report has already")
+    parser.add_argument("--warm", action="store_true", help="also first calls in a second process")
+    parser.add_argument("--untimed", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
@@ -106,7 +108,7 @@ def _child(options: argparse.Namespace) -> dict[str, Any]:
         backends=tuple(options.backends),
         size=options.size,
         device=options.device,
-        timed=True,
+        timed=not options.untimed,
     )
 
 
@@ -144,17 +146,32 @@ def _run_child(options: argparse.Namespace, case: str, gpu: str, settled: str) -
             "HF_HUB_OFFLINE": "1",
             "CUDA_VISIBLE_DEVICES": gpu,
         }
-        try:
-            ended = subprocess.run(
-                command,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=options.timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return _failed(options, f"more than {options.timeout:.0f} s")
+        found = _finished(options, command, environment)
+        if options.warm:
+            # The caches are as the first process left them. A process each: who comes first
+            # waits for imports and libraries that the next one finds there.
+            for backend, one in found.items():
+                alone = [*command[: command.index("--backends") + 1], backend, "--untimed"]
+                again = _finished(options, alone, environment)[backend]
+                one["warm"] = again["first"] if again["verdict"] == "ok" else None
+    return found
+
+
+def _finished(
+    options: argparse.Namespace, command: Sequence[str], environment: dict[str, str]
+) -> dict[str, Any]:
+    """Return what a process found, or why it found nothing, by backend."""
+    try:
+        ended = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=options.timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return _failed(options, f"more than {options.timeout:.0f} s")
     try:
         found: dict[str, Any] = json.loads(ended.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):

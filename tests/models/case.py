@@ -42,6 +42,7 @@ class Outcome:
         error: Largest error of any result against float64, relative to that result's largest value.
         eager_error: Eager's own, for the same result.
         first: Seconds of the first call.
+        warm: Of the first call of a second process, over the caches of the one before it.
         milliseconds: Median time of a call.
         eager: Eager's, measured in turns with it.
         busy: Milliseconds of a call in which the GPU's kernels run (CUDA only), else 0.
@@ -55,6 +56,7 @@ class Outcome:
     error: float = 0.0
     eager_error: float = 0.0
     first: float = 0.0
+    warm: float | None = None
     milliseconds: float = 0.0
     eager: float = 0.0
     busy: float = 0.0

@@ -3,12 +3,14 @@
 The second process compiles nothing: what would have to be compiled is an error. Its results are
 compared there with eager's, by how far both are from float64's: a gradient that is zero by its
 formula is rounding in either. The table says how long the first call takes over a later one.
+``--form`` compiles what calls the model in place of the model itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import json
 import os
 import subprocess
@@ -29,11 +31,46 @@ from models.case import without_dropout
 _TOLERANCE = 3e-4  # of the largest value; a small model in float32
 
 
+class _Server:
+    """What serves a model: by a method, or by being called."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def serve(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    __call__ = serve
+
+
+def _function(module: nn.Module) -> Callable[..., Any]:
+    def step(*args: Any, **kwargs: Any) -> Any:
+        return module(*args, **kwargs)
+
+    return step
+
+
+def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return module(*args, **kwargs)
+
+
+# What is compiled: the model, or something that calls it.
+_FORMS: dict[str, Callable[[nn.Module], Callable[..., Any]]] = {
+    "module": lambda module: module,
+    "function": _function,
+    "lambda": lambda module: lambda *args, **kwargs: module(*args, **kwargs),  # noqa: PLW0108
+    "partial": lambda module: functools.partial(_called, module),
+    "method": lambda module: _Server(module).serve,
+    "object": _Server,
+}
+
+
 def main() -> int:
     """Run; returns 1 if a model was wrong, or compiled something."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", help="all by default")
     parser.add_argument("--train", action="store_true", help="with gradients")
+    parser.add_argument("--form", choices=_FORMS, default="module", help="what is compiled")
     parser.add_argument("--size", choices=zoo.SIZES, default="small")
     parser.add_argument("--timeout", type=float, default=200, help="seconds a process")
     parser.add_argument("--report", type=Path, default=Path("build/frozen.json"))
@@ -58,7 +95,8 @@ def main() -> int:
 
 def _child(options: argparse.Namespace, name: str, work: str, cache: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "models.frozen", name, "--child", work]
-    command += ["--size", options.size, *(["--train"] if options.train else [])]
+    command += ["--form", options.form, "--size", options.size]
+    command += ["--train"] if options.train else []
     patience: float = options.timeout
     try:
         done = subprocess.run(
@@ -80,7 +118,7 @@ def _child(options: argparse.Namespace, name: str, work: str, cache: str) -> dic
 
 def _precompile(options: argparse.Namespace) -> dict[str, Any]:
     model, module = _build(options)
-    compiled = fusec.compile(module, dynamic=False)
+    compiled = fusec.compile(_FORMS[options.form](module), dynamic=False)
     with torch.set_grad_enabled(options.train):
         started = time.perf_counter()
         compiled(*model.inputs, **model.kwargs)
@@ -123,7 +161,7 @@ def _frozen(options: argparse.Namespace) -> dict[str, Any]:
             reference = step(exact, exact, torch.float64)
         except RuntimeError:  # it makes tensors of float32 itself
             reference = expected
-        compiled = fusec.compile(module, dynamic=False)
+        compiled = fusec.compile(_FORMS[options.form](module), dynamic=False)
         times = []
         with fusec.frozen():
             for _ in range(4):

@@ -37,8 +37,11 @@ def table(cases: Mapping[str, Found]) -> str:
     Where a GPU was used, what its kernels took is behind the time of the call.
     """
     backends = _backends(cases)
+    warm = any(one.get("warm") for found in cases.values() for one in found.values())
     heads = ["case", "graphs, breaks, kernels, externs, in eager", "error, eager's"]
-    heads += [f"first call s: {', '.join(backends)}", "eager ms", *backends, "verdicts"]
+    heads += [f"first call s: {', '.join(backends)}"]
+    heads += [f"in a second process: {', '.join(backends)}"] * warm
+    heads += ["eager ms", *backends, "verdicts"]
     rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for case, found in cases.items():
         own = found.get("fusec", {})
@@ -49,6 +52,7 @@ def table(cases: Mapping[str, Found]) -> str:
             ", ".join(str(counts.get(name, "-")) for name in COUNTS),
             f"{own.get('error', math.nan):.1e}, {own.get('eager_error', math.nan):.1e}",
             ", ".join(_number(found.get(name, {}).get("first")) for name in backends),
+            *[", ".join(_number(found.get(name, {}).get("warm")) for name in backends)] * warm,
             _number(timed.get("eager")) + _busy(timed.get("eager_busy")),
             *[_time(one) + _busy(one.get("busy")) for one in map(found.get, backends) if one],
             ", ".join(f"{name} {one.get('verdict')}" for name, one in found.items()),
@@ -84,6 +88,15 @@ def totals(cases: Mapping[str, Found]) -> list[str]:
             busy = [(o["busy"], p["busy"]) for o, p in both if o.get("busy") and p.get("busy")]
             if busy:
                 text += f", what the GPU does {_mean(theirs / ours for ours, theirs in busy)}"
+            warm = [(o["warm"], p) for o, p in both if o.get("warm")]
+            if warm:
+                shares = [seconds / theirs["first"] for seconds, theirs in warm]
+                text += f"; a second process's first call takes {_mean(shares)[:-1]} of {peer}'s"
+                text += f" first (at most {max(shares):.2f})"
+                of_both = [(seconds, p["warm"]) for seconds, p in warm if p.get("warm")]
+                if of_both:
+                    mean = _mean(ours / theirs for ours, theirs in of_both)
+                    text += f" and {mean[:-1]} of that of {peer}'s second process"
             lines.append(text)
     for case, found in cases.items():
         for name, one in found.items():

@@ -66,3 +66,8 @@ def test_report_totals_and_failures(tmp_path: Path) -> None:
     assert "fusec: 1 ok, 1 error; 2.00x of eager's speed" in text
     assert "fusec over inductor: speed 2.00x, first call 10.00x" in text
     assert "b train float32, fusec: error: KeyError: x" in text
+    assert "second process" not in text
+    warm = {"a train float32": {"fusec": fine | {"warm": 0.5}, "inductor": slow | {"warm": 2.0}}}
+    text = report.table(warm)
+    assert "| 0.5, 2 |" in text
+    assert "takes 0.05 of inductor's first (at most 0.05) and 0.25 of that of" in text

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -40,6 +40,7 @@ from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.references import JSON, NotKept, code_hash, reference, resolve
 from fusec.compiled.written import LoadedGraph, written_graph
 from fusec.freezing import Unfit
+from fusec.machine import GpuFacts
 from fusec.options import Options
 from fusec.toolchain.compiler import machine
 from fusec.version import __version__
@@ -140,7 +141,8 @@ def store_key(function: FunctionType, options: Options) -> dict[str, Any]:
         "function": f"{function.__module__}:{function.__qualname__}",
         "code": code_hash(function.__code__),
         "options": {**chosen, "keep_inputs": ""},
-        "machine": [repr(options.facts), machine()],
+        # without the GPU's: what is kept runs on the CPU, whether a GPU was used before or not
+        "machine": [repr(replace(options.facts, gpu=GpuFacts())), machine()],
         "fusec": __version__,
         "torch": str(torch.__version__),
         "python": [python_name(), platform.python_version()],

@@ -28,6 +28,7 @@ from fusec.cache.folders import default_folder, prepare_folder, scratch, tempora
 from fusec.cache.store import (
     LOCKS,
     QUARANTINE,
+    BadSize,
     CacheStore,
     Stored,
     StoreInfo,
@@ -52,7 +53,11 @@ def verify() -> tuple[str, ...]:
 
 
 def prune(size: int) -> int:
-    """Remove the least recently used entries beyond so many bytes; return how many."""
+    """Remove the least recently used entries beyond so many bytes; return how many.
+
+    Raises:
+        BadSize: It is not a number of bytes.
+    """
     return default_store().prune(size)
 
 
@@ -66,6 +71,7 @@ __all__ = [
     "MANIFEST",
     "QUARANTINE",
     "SCHEMA",
+    "BadSize",
     "CacheStore",
     "DamagedEntryError",
     "Entry",

@@ -39,6 +39,7 @@ from fusec.cache.folders import (
     remove_if_own,
     temporary_folder,
 )
+from fusec.errors import FusecError
 
 DEFAULT_LIMIT = 2 << 30
 # How often a process looks at the size of the whole store: at its first write, then each so many.
@@ -52,6 +53,16 @@ KEPT_IN_QUARANTINE = 16
 _LOCK_SECONDS = 0.05
 # What reading an entry raises that is not as it was written.
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, DamagedEntryError)
+
+
+class BadSize(FusecError, ValueError):
+    """What is no number of bytes to stay under."""
+
+    def __init__(self, size: object) -> None:
+        super().__init__(
+            f"a cache cannot be pruned to {size!r}",
+            "give a number of bytes, 0 or more: prune(500 << 20) leaves at most 500 MiB",
+        )
 
 
 @dataclass(frozen=True)
@@ -255,7 +266,12 @@ class CacheStore:
         Args:
             size: Bytes to stay under.
             keep: The folder of an entry that stays.
+
+        Raises:
+            BadSize: It is not a number of bytes.
         """
+        if isinstance(size, bool) or not isinstance(size, (int, float)) or not size >= 0:
+            raise BadSize(size)
         found = self.stored()
         total, removed = sum(each.size for each in found), 0
         for each in reversed(found):

@@ -23,6 +23,7 @@ from torch._dynamo.exc import ShortenTraceback
 from torch._dynamo.types import ConvertFrameReturn
 
 from fusec.capture.guards.described import describe_failure
+from fusec.capture.skipped_calls import is_within_transform, this_time
 from fusec.freezing import FrozenMiss, Unfit, is_frozen
 
 _TYPE = re.compile(r"___check_type_id\((.+), \d+\), type=<class '(.+)'>")
@@ -72,13 +73,15 @@ class FrozenWatch:
             CompiledMeanwhile: Another thread has compiled it; the function is to be called again.
         """
         if not (self.frozen or is_frozen()):
+            if is_within_transform():
+                return ConvertFrameReturn(apply_to_code=False)
             with self._lock:
                 if self._fits_now(frame):
                     raise CompiledMeanwhile
                 made = self.inner(frame, *args, **kwargs)
                 self._made = getattr(getattr(made, "guarded_code", None), "code", None)
                 self._maker = threading.get_ident()
-                return made
+                return this_time(made)
         if trace_rules.check(frame.f_code) or not has_tensor_in_frame(frame):
             return ConvertFrameReturn()  # it would run in Python in any case
         if not getattr(self._again, "last", False) and self._fits(frame):

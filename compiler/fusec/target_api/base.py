@@ -402,6 +402,10 @@ class PythonTarget(Target):
         """
         return ()
 
+    def architecture(self, files: Mapping[str, bytes]) -> str:
+        """Return the GPU that files of ``compiled_for`` are for: ``sm_90``; empty if none."""
+        return ""
+
     def take_in(self, name: str, files: Mapping[str, bytes]) -> bool:
         """Keep what ``compiled_for`` returned elsewhere; whether it was not there yet.
 

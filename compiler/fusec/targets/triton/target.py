@@ -124,6 +124,12 @@ class Triton(PythonTarget):
 
         return compiled_for(texts)
 
+    def architecture(self, files: Mapping[str, bytes]) -> str:
+        """Return what Triton's own words on a kernel say that it was compiled for."""
+        from fusec.targets.triton.toolchain.carried import architecture
+
+        return architecture(files)
+
     def take_in(self, name: str, files: Mapping[str, bytes]) -> bool:
         """Put what Triton compiled elsewhere where Triton looks for it."""
         if importlib.util.find_spec("triton") is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -112,6 +113,8 @@ def test_an_exported_cache_has_what_triton_compiled(
     assert hits == [False] * compiled
     moved = fusec.export_cache(tmp_path / "cache.zip")
     assert moved.entries["triton-code"] == compiled >= 1
+    with zipfile.ZipFile(tmp_path / "cache.zip") as archive:
+        assert json.loads(archive.read("fusec-cache.json"))["gpus"] == ["sm_90"]
 
     monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path / "here"))
     knobs.cache.dir = str(tmp_path / "triton of another")

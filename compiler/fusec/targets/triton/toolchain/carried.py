@@ -8,6 +8,8 @@ names the file of each line.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -58,6 +60,16 @@ def _files(folder: Path) -> dict[str, bytes]:
     }
 
 
+def architecture(files: Mapping[str, bytes]) -> str:
+    """Return what a folder's kernel is compiled for: ``sm_90``, ``gfx942``; empty if unsaid."""
+    for name, data in files.items():
+        if name.endswith(".json") and not name.startswith(_GROUP):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                found = json.loads(data)["target"]["arch"]
+                return f"sm_{found}" if isinstance(found, int) else str(found)
+    return ""
+
+
 def take_in(name: str, files: Mapping[str, bytes]) -> bool:
     """Put what was compiled elsewhere where Triton looks for it.
 
@@ -88,4 +100,4 @@ def take_in(name: str, files: Mapping[str, bytes]) -> bool:
     return True
 
 
-__all__ = ["compiled_for", "take_in"]
+__all__ = ["architecture", "compiled_for", "take_in"]

@@ -261,7 +261,7 @@ STATE = (
     _fault(
         "a module that a module of the language's has imported",
         "state",
-        launch="tl.random.tl.core.inspect.os.system('touch /tmp/fusec-fault')",
+        launch="tl.random.tl.inspect.os.system('touch /tmp/fusec-fault')",
         outside=True,
     ),
     _fault(

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fusec.call.unasked_hooks import note_inputs, pass_none_by
+from fusec.call.unasked_hooks import note_inputs, pass_none_by, pass_none_by_at
 
 Form = tuple[torch.Size, torch.dtype, torch.device]
 
@@ -42,11 +42,13 @@ class UnaskedGradients:
         positions: Of results, among all that forward returns, that backward takes a gradient of.
         flows: For each of them, as bits, the inputs that its gradient flows to.
         forms: Shape, type and device of each; None where sizes vary.
+        never: The leaves that none of them flows to, by their places among all tensors given.
     """
 
     positions: tuple[int, ...]
     flows: tuple[int, ...]
     forms: tuple[Form, ...] | None = None
+    never: tuple[int, ...] = ()
 
     def note(self, ctx: Any, inputs: Sequence[Any], results: Sequence[Any]) -> None:
         """Note for backward what it has to know where not all gradients are asked for.
@@ -63,6 +65,8 @@ class UnaskedGradients:
 
     def filled(self, ctx: Any, gradients: Sequence[Any]) -> Filled | None:
         """Return the gradients with zeros for those that nobody asked for; None if all were."""
+        if self.never:
+            pass_none_by_at(ctx, self.never)
         for i in self.positions:
             if gradients[i] is None:
                 break

@@ -3,8 +3,9 @@
 Autograd's engine runs what comes before a function of its own even where that function has given it
 no gradient, and calls the hooks there with None.  In eager the way to such tensors does not exist,
 and a hook that multiplies its gradient would raise.  So where a compiled graph gives no gradient to
-some of its inputs, the hooks that can be found are made to pass None by: those of the inputs, and
-of the leaves that these come from.  Hooks on tensors between them cannot be found.
+some of its inputs (never to one that only code without gradients uses), the hooks that can be found
+are made to pass None by: those of the inputs, and of the leaves that these come from.  Hooks on
+tensors between them cannot be found.
 """
 
 from __future__ import annotations
@@ -57,6 +58,19 @@ def pass_none_by(ctx: Any) -> None:
         _wrap(leaf)
 
 
+def pass_none_by_at(ctx: Any, places: Sequence[int]) -> None:
+    """Make hooks pass None by, on leaves that no result's gradient flows to.
+
+    Args:
+        ctx: Autograd's, in backward.
+        places: Of the leaves, among all tensors that forward was given.
+    """
+    for place in places:
+        node = ctx.next_functions[place][0]
+        if node is not None:
+            _wrap(getattr(node, "variable", None))
+
+
 def _leaves(ctx: Any) -> Iterator[Any]:
     waiting = [node for node, _ in ctx.next_functions if node is not None]
     seen = set(waiting)
@@ -82,4 +96,4 @@ def _name(hook: object) -> str:
     return str(getattr(hook, "__qualname__", ""))
 
 
-__all__ = ["note_inputs", "pass_none_by"]
+__all__ = ["note_inputs", "pass_none_by", "pass_none_by_at"]

@@ -7,8 +7,10 @@ is asked as well: a gradient that depends on one that was asked for is always ha
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence, Set
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
@@ -85,11 +87,13 @@ def joint_gradients(joint: fx.GraphModule, results: int) -> JointGradients:
     return JointGradients(tuple(flows), tuple(map(form_of, taken)) if known else None)
 
 
-def reached_inputs(module: fx.GraphModule) -> tuple[list[int], list[int]]:
+def reached_inputs(module: fx.GraphModule, updated: Set[int]) -> tuple[list[int], list[int]]:
     """Return for each result of a captured graph, as bits, the inputs that gradients flow to.
 
     Args:
         module: As TorchDynamo hands it over.
+        updated: Inputs, by their places, that the graph updates.  The history that such a one had
+            before is within that which it has now.
 
     Returns:
         Those of each result, and, of each input, what its history reaches now, where it may be
@@ -103,49 +107,96 @@ def reached_inputs(module: fx.GraphModule) -> tuple[list[int], list[int]]:
     results = [_example(node) for node in output.args[0]]
     ends: dict[Any, int] = {}
     leaves: dict[int, int] = {}
+    changed: list[tuple[int, Any]] = []
     for i, value in enumerate(inputs):
         if value is None or not value.requires_grad:
             continue
         made_by = history(value)
         if made_by is None:
             leaves[id(value)] = leaves.get(id(value), 0) | 1 << i
+        elif i in updated:
+            changed.append((i, made_by))
         else:
             ends[made_by] = ends.get(made_by, 0) | 1 << i
+    before: dict[Any, list[int]] = {}
+    for i, made_by in changed:
+        before.setdefault(_before_updates(made_by, ends), []).append(i)
+    others = 0
+    for end, places in before.items():
+        if end is None or len(places) > 1 or _leaf(end) in leaves:
+            others |= sum(1 << i for i in places)
+        else:
+            ends[end] = 1 << places[0]
     known: dict[Any, int] = {None: 0}
 
     def reach(value: torch.Tensor | None) -> int:
         if value is None or not value.requires_grad:
             return 0
-        return _reach(history(value), ends, leaves, known)
+        return _reach(history(value), ends, leaves, others, known)
 
     return [reach(value) for value in results], [reach(value) for value in inputs]
 
 
+def _leaf(function: Any) -> int:
+    """Return the ``id`` of the leaf whose gradient a function of autograd's adds up."""
+    return id(getattr(function, "variable", None))
+
+
+def _before_updates(function: Any, ends: Container[Any]) -> Any:
+    """Return where the history of an updated input ends; None where that cannot be said.
+
+    Args:
+        function: The one of autograd's that made it.
+        ends: Those that made inputs that are not updated.
+    """
+    while not (function in ends or isinstance(function, torch.autograd.function.BackwardCFunction)):
+        following = [f for f, _ in function.next_functions]
+        if all(f is None for f in following):
+            return function
+        function = following[0]  # of all operators the updated one is the first that has a history
+        if function is None:
+            return None
+    return None
+
+
 def _reach(
-    function: Any, ends: dict[Any, int], leaves: dict[int, int], known: dict[Any, int]
+    function: Any,
+    ends: dict[Any, int],
+    leaves: dict[int, int],
+    others: int,
+    known: dict[Any, int],
 ) -> int:
-    """Return the inputs that a function of autograd's reaches; ``known`` has those of others."""
+    """Return the inputs that a function of autograd's reaches.
+
+    Args:
+        function: The function.
+        ends: The inputs that a function made, as bits.
+        leaves: Those that a leaf is, by its ``id``.
+        others: Those that may be where a history ends otherwise.
+        known: What other functions reach.
+    """
     waiting = [function]
     while waiting:
         each = waiting[-1]
         if each in known:
             waiting.pop()
             continue
+        if each in ends:
+            known[waiting.pop()] = ends[each]
+            continue
         following = [f for f, _ in each.next_functions]
         unknown = [f for f in following if f not in known]
         if unknown:
             waiting += unknown
             continue
-        found = ends.get(each, 0) | leaves.get(id(getattr(each, "variable", None)), 0)
+        found = 0
+        if all(f is None for f in following):
+            found = leaves.get(_leaf(each), others)
         for f in following:
             found |= known[f]
         known[each] = found
         waiting.pop()
     return known[function]
-
-
-def _is_leaf(value: torch.Tensor | None) -> bool:
-    return value is not None and history(value) is None
 
 
 def _example(node: Any) -> torch.Tensor | None:
@@ -206,20 +257,30 @@ def _unasked(record: Any, module: fx.GraphModule, joint: JointGradients) -> Unas
     positions = tuple(sorted(of))
     if len(positions) != len(joint.flows):
         return None
-    if len(positions) == 1:
-        return UnaskedGradients(positions, joint.flows, joint.forms)
-    by_result, by_input = reached_inputs(module)
-    # What an updated input was before cannot be told from what it is, but of a leaf: that has no
-    # history, and is updated under ``no_grad`` or through ``detach``.
     inputs = [_example(node) for node in placeholders]
-    always = sum(1 << i for i in changed if not _is_leaf(inputs[i]))
+    if len(positions) == 1 and not _unreached_leaves(inputs, joint.flows):
+        return UnaskedGradients(positions, joint.flows, joint.forms)
+    by_result, by_input = reached_inputs(module, frozenset(updated))
     found = []
-    for position, depending in zip(positions, joint.flows, strict=True):
-        reached = depending | always
+    for position, reached in zip(positions, joint.flows, strict=True):
         for i in of[position]:
             reached |= by_result[i] if i >= 0 else by_input[-1 - i]
         found.append(reached)
-    return UnaskedGradients(positions, tuple(found), joint.forms)
+    never = _unreached_leaves(inputs, found)
+    return UnaskedGradients(positions, tuple(found), joint.forms, never)
+
+
+def _unreached_leaves(
+    inputs: Sequence[torch.Tensor | None], flows: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the leaves that no gradient flows to, by their places among the tensors."""
+    reached = functools.reduce(operator.or_, flows, 0)
+    tensors = [(i, value) for i, value in enumerate(inputs) if value is not None]
+    return tuple(
+        place
+        for place, (i, value) in enumerate(tensors)
+        if value.requires_grad and not reached >> i & 1 and history(value) is None
+    )
 
 
 def _install(function: Any, unasked: UnaskedGradients) -> None:

@@ -40,7 +40,7 @@ def written_plan(plan: RecordedPlan) -> JSON:
         "symbols": plan.symbols,
         "marks": written_marks(plan.marks),
         "hidden": list(plan.hidden),
-        "unasked": plan.unasked and [list(plan.unasked.positions), list(plan.unasked.flows)],
+        "unasked": plan.unasked and _written_unasked(plan.unasked),
     }
 
 
@@ -69,8 +69,16 @@ def read_plan(data: JSON) -> RecordedPlan:
         int(data["symbols"]),
         read_marks(data["marks"]),
         tuple(data["hidden"]),
-        UnaskedGradients(*map(tuple, unasked)) if unasked else None,
+        _read_unasked(*unasked) if unasked else None,
     )
+
+
+def _written_unasked(unasked: UnaskedGradients) -> JSON:
+    return [list(unasked.positions), list(unasked.flows), list(unasked.never)]
+
+
+def _read_unasked(positions: JSON, flows: JSON, never: JSON = ()) -> UnaskedGradients:
+    return UnaskedGradients(tuple(positions), tuple(flows), never=tuple(never))
 
 
 def recorded(plan: RecordedPlan, run_forward: Run, run_backward: Run) -> Callable[..., Any]:

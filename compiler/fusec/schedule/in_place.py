@@ -4,7 +4,8 @@ AOTAutograd makes a graph functional: what updates an input is returned, and cop
 when the graph is done.  Where one kernel computes the new values from the old ones element by
 element, and nobody looks at the old ones afterwards, it may as well put them into the input; the
 copy then finds that there is nothing to do.  An optimizer's step is of this kind, and so are the
-running statistics of a norm, of which a kernel has one for each row that it reduces.
+running statistics of a norm, of which a kernel has one for each row that it reduces.  Kernels that
+read the new value afterwards read the input.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fusec.ir.body import Body, Buffer
-from fusec.ir.program import Compute, Program, Step, TensorRef, tensor_refs
+from fusec.ir.node import Load, Node, load
+from fusec.ir.program import Compute, Extern, Program, Step, TensorRef, tensor_refs
 from fusec.ir.walk import walk
 from fusec.report import FusionDecision
 
@@ -44,7 +46,7 @@ def update_in_place(
             else store
             for store in step.body.stores
         )
-        steps = list(program.steps)
+        steps = [_reading(each, value.buffer, name) for each in program.steps]
         steps[at] = replace(step, body=replace(step.body, stores=stores))
         outputs = list(program.outputs)
         outputs[position] = replace(value, buffer=name)
@@ -55,6 +57,20 @@ def update_in_place(
             FusionDecision(step.name, name, True, "the input is updated where it lies", saved)
         )
     return program, tuple(decisions)
+
+
+def _reading(step: Step, buffer: str, name: str) -> Step:
+    """Return a step that reads what was in ``buffer`` in one of the same layout, ``name``."""
+    if not isinstance(step, Compute) or buffer not in step.reads():
+        return step
+
+    def swap(node: Node) -> Node | None:
+        if not isinstance(node, Load) or node.buffer != buffer:
+            return None
+        return load(name, node.index, node.dtype, node.mask, node.other)
+
+    body = step.body
+    return replace(step, body=body.moved(body.axes, body.reduce_axes, {}, swap))
 
 
 def _writer(
@@ -76,9 +92,9 @@ def _writer(
     step = program.steps[writers[0]]
     if len(writers) != 1 or not isinstance(step, Compute):
         return "an operator of ATen makes the new value"
-    others: list[Step] = [s for i, s in enumerate(program.steps) if i != writers[0]]
-    if any(value.buffer in s.reads() for s in others):
-        return "another kernel reads the new value"
+    # Kernels may read it in the input. What an operator returns may be a view of it.
+    if any(value.buffer in s.reads() for s in program.steps if isinstance(s, Extern)):
+        return "an operator of ATen reads the new value"
     if any(name in s.reads() for s in program.steps[writers[0] + 1 :]):
         return "the old value is read later"
     if any(name in s.writes() for s in program.steps):

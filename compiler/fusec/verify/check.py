@@ -35,14 +35,14 @@ from fusec.verify.graph_outputs import check_graph
 from fusec.verify.inputs import Kind
 from fusec.verify.judge import Judge
 from fusec.verify.layout import Case
-from fusec.verify.made_trials import make_trials, named_trials
+from fusec.verify.made_trials import make_trials, named_trials, unseen
 from fusec.verify.patterns import PATTERNS
 from fusec.verify.process import WorkerError
 from fusec.verify.rehearsal import rehearse
 from fusec.verify.sandbox import KernelText
 from fusec.verify.sanitize import sanitized
 from fusec.verify.timing import TooGoodToBeTrue
-from fusec.verify.trials import Interpret, KeptTrials, ReferencedCase
+from fusec.verify.trials import Interpret, KeptTrials, LeftOut, ReferencedCase
 from fusec.verify.words import Finding
 
 __all__ = ["KINDS", "Case", "check_graph", "check_kernel"]
@@ -108,7 +108,6 @@ def check_kernel(
             candidate,
             cases,
             kinds,
-            started,
             kept or KeptTrials(),
             seconds=seconds if timed else 0.0,
             trust=trust,
@@ -152,7 +151,6 @@ def _check(
     candidate: Candidate,
     cases: Sequence[Case],
     kinds: Sequence[Kind],
-    started: float,
     kept: KeptTrials,
     *,
     seconds: float,
@@ -175,10 +173,9 @@ def _check(
         building = pool.submit(with_children(children, make), text)
         trials: list[ReferencedCase] = []
         known = kept.find(kernel, cases, kinds)
+        left = known[1] if known else LeftOut()
         try:
-            for trial in (
-                known[0] if known else make_trials(candidate, cases, kinds, started, judge.notes)
-            ):
+            for trial in known[0] if known else make_trials(candidate, cases, kinds, left):
                 if building.done() and building.exception() is not None:
                     break
                 trials.append(trial)
@@ -200,10 +197,12 @@ def _check(
         if not trust:
             facts = read
             _refuse(binary.problem(facts.at_once, text, target.instruction_line))
-    if known:
-        judge.notes += known[1]
-    else:
-        kept.keep(kernel, cases, kinds, trials, judge.notes)
+    if not known:
+        kept.keep(kernel, cases, kinds, trials, left)
+    judge.notes += left.notes
+    missing = unseen(kinds, trials, left) if cases else None
+    if missing is not None:
+        raise Refused(missing)
     if kinds and text != source.text:
         trials += named_trials(candidate, cases, numbers)
     looked = _sanitize(candidate, trials) if sanitize else ""
@@ -254,6 +253,8 @@ def _judged(
             timing=finding.timing,
             generated=finding.generated,
         )
+    if judge.judged != len(trials):
+        raise WorkerError(f"{len(trials) - judge.judged} of its runs are missing")
     outputs = judge.worst()
     return Verdict(
         True,

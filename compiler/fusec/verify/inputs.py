@@ -188,6 +188,10 @@ def _floats(original: torch.Tensor, generator: torch.Generator, way: _Way) -> to
         if kind == "nonfinite" and original.dim() > 1 and len(original) > _FEW_ROWS:
             # A row that is masked altogether.
             values[: count // len(original)] = float("-inf")
+        if kind == "nonfinite" and way.parameter is None and values.numel() >= 2 * len(special):
+            # Few values may have got none.
+            places = values.numel() - 1 - torch.randperm(values.numel() // 2, generator=generator)
+            values[places[: len(special)]] = torch.tensor(special, dtype=torch.float64)
     elif kind in LABELS:
         if drawn < count:
             return (

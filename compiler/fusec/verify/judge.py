@@ -24,7 +24,7 @@ from fusec.verify.compare import describe, signed_zero_differences
 from fusec.verify.made_trials import generated_takes, teams
 from fusec.verify.sandbox import Endured, KernelText, RunResult
 from fusec.verify.timing import copied_bytes, fresh_tensors, too_good, traffic, written
-from fusec.verify.trials import ReferencedCase, References
+from fusec.verify.trials import ReferencedCase, References, no_memory
 
 # Below this, one process runs all cases.
 _ONE_PROCESS = 128 << 20
@@ -37,6 +37,9 @@ _ENDURANCE = 3.0
 # Between two signs of life there are no more calls than this, or a tenth of a second of them.
 _FEW_CALLS = 6.0
 
+# Inputs that have values which are no numbers.
+_NONFINITE = frozenset({"nonfinite", "nan", "one nan"})
+
 Ran = Sequence[tuple[ReferencedCase, RunResult]]
 
 
@@ -47,6 +50,7 @@ class Judge:
         self.candidate = candidate
         self.notes: list[str] = []
         self.figures: list[tuple[OutputError, ...]] = []
+        self.judged = 0
 
     def run(self, trials: Sequence[ReferencedCase], library: Path | None) -> Ran:
         """Run them all; the first failure that counts ends it.
@@ -70,6 +74,7 @@ class Judge:
         """Compare what ran with its references; the first failure that counts ends it."""
         for trial, result in ran:
             self.judge(trial, result)
+            self.judged += 1
 
     @contextlib.contextmanager
     def _beside(self, ran: Ran) -> Iterator[int | None]:
@@ -177,7 +182,12 @@ class Judge:
         if trial.doubtful and not generated_takes(self.candidate, trial):
             return  # nobody says that such a call can be made
         made_up = trial.kind not in (None, "similar")
-        if made_up and verdict.stage == "wrong" and self.generated_differs(trial):
+        if (
+            made_up
+            and verdict.stage == "wrong"
+            and self.generated_differs(trial)
+            and not self.hides_nan(trial, result)
+        ):
             self.notes.append(f"differs from eager {label}, as the generated kernel does")
             return
         raise Refused(verdict)
@@ -188,20 +198,43 @@ class Judge:
             return True
         if self.candidate.generated is None:
             return False
-        if trial.references.hard is None:
-            trial.references.hard = self.run_generated(self.candidate.generated, trial)
-        return trial.references.hard
+        references = trial.references
+        if references.hard is None:
+            outputs = self.run_generated(self.candidate.generated, trial)
+            references.hard = outputs is None or not all(
+                figure.ok
+                for figure in references.compare(self.candidate.names, outputs, figures=False)
+            )
+            if outputs is not None and trial.kind in _NONFINITE:
+                both = zip(references.eager, outputs, strict=True)
+                references.missing = tuple(_missing(a) & _missing(b) for a, b in both)
+        return references.hard
 
-    def run_generated(self, generated: Runnable, trial: ReferencedCase) -> bool:
-        """Run the generated kernel on a trial's inputs; return whether it is off."""
-        tensors = fresh_tensors(self.candidate.kernel.signature, trial.case.tensors)
+    @staticmethod
+    def hides_nan(trial: ReferencedCase, result: RunResult) -> bool:
+        """Whether a result is a number where eager's and the generated kernel's both are NaN.
+
+        However hard a case is, both cannot be NaN there by how they round.
+        """
+        missing = trial.references.missing
+        return bool(missing) and any(
+            bool((wanted & ~_missing(mine)).any())
+            for wanted, mine in zip(missing, result.outputs, strict=True)
+        )
+
+    def run_generated(
+        self, generated: Runnable, trial: ReferencedCase
+    ) -> Sequence[torch.Tensor] | None:
+        """Run the generated kernel on a trial's inputs; None where it does not take them."""
         try:
+            tensors = fresh_tensors(self.candidate.kernel.signature, trial.case.tensors)
             generated(tensors, trial.case.sizes)
-        except (ArithmeticError, LookupError, ValueError, RuntimeError):
-            return True
-        outputs = written(self.candidate.kernel.signature, tensors)
-        figures = trial.references.compare(self.candidate.names, outputs, figures=False)
-        return not all(figure.ok for figure in figures)
+        except (ArithmeticError, LookupError, ValueError, RuntimeError, MemoryError) as error:
+            if no_memory(error):
+                reason = f"could not be checked {trial.case.label}: there is not enough memory"
+                raise Refused(Verdict(False, "crash", reason)) from None
+            return None
+        return written(self.candidate.kernel.signature, tensors)
 
     def compare(self, result: RunResult, references: References) -> tuple[OutputError, ...]:
         """Return how far a run's results are from the references."""
@@ -242,6 +275,11 @@ class Judge:
             outputs=figures,
             details=result.details,
         )
+
+
+def _missing(values: torch.Tensor) -> torch.Tensor:
+    """Where values are NaN; of integers none is."""
+    return (values.float() if values.dtype.itemsize == 1 else values).isnan()
 
 
 def _alike(trial: ReferencedCase, other: ReferencedCase) -> bool:

@@ -11,21 +11,25 @@ from dataclasses import replace
 
 from fusec.devices import CPU
 from fusec.errors import FusecError
+from fusec.report import Verdict
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
 from fusec.verify.binary import without_comments
-from fusec.verify.candidate import Candidate
+from fusec.verify.candidate import Candidate, Refused
 from fusec.verify.inputs import Kind, fresh_inputs
 from fusec.verify.layout import Case
 from fusec.verify.named_numbers import MOST, around, computed, named_numbers
 from fusec.verify.patterns import LABELS as PATTERN_LABELS
-from fusec.verify.trials import ReferencedCase, References
+from fusec.verify.trials import LeftOut, ReferencedCase, References, no_memory
 from fusec.verify.variations import lengthened, repeated, resized
 
 # Above this, the copies for further kinds of input cost more than they find.
 _LARGE = 512 << 20
-# A check that took this long so far leaves out the adversarial inputs.
+# Making trials that took this long so far leaves out what is not needed.
 _PATIENCE = 5.0
+# Without these no text is right, however large the inputs are and however long it takes: of what is
+# wrong for special values alone, nothing else tells.
+NEEDED: tuple[Kind, ...] = ("similar", "adversarial", "nonfinite")
 _LABELS: dict[Kind, str] = {
     "similar": "fresh random inputs",
     "magnitudes": "inputs of very different magnitudes",
@@ -65,8 +69,7 @@ def make_trials(
     candidate: Candidate,
     cases: Sequence[Case],
     kinds: Sequence[Kind],
-    started: float,
-    notes: list[str],
+    left: LeftOut,
 ) -> Iterator[ReferencedCase]:
     """Yield the cases with their references, then those made from the first one.
 
@@ -74,9 +77,13 @@ def make_trials(
         candidate: What is to be run on them.
         cases: The real inputs.
         kinds: The kinds of fresh input to add.
-        started: When the check began; what takes long leaves kinds out.
-        notes: Takes what was left out, and why.
+        left: Takes what was left out, and why.
+
+    Raises:
+        Refused: There is no memory for a kind that is needed.
     """
+    # Not when the check began: what else took long then, such as a worker's start, is over.
+    started = time.perf_counter()
     for index, case in enumerate(cases):
         references = References(case, candidate.interpret)
         if index == 0:
@@ -89,19 +96,48 @@ def make_trials(
         large = cases[0].nbytes > (_SMALL if kind in _SIMPLE else _LARGE)
         if kind in _SIMPLE - _TELLING and candidate.is_interpreted(cases[0]):
             continue  # each takes long there
-        if kind != "similar" and (large or elapsed > _PATIENCE):
-            notes.append(f"not checked {label}: the inputs are large")
+        if kind not in NEEDED and (large or elapsed > _PATIENCE):
+            why = "the inputs are large" if large else "eager takes long"
+            left.notes.append(f"not checked {label}: {why}")
+            left.hurried |= not large
             continue
-        case = _fresh(candidate, cases[0], kind, label)
         try:
+            case = _fresh(candidate, cases[0], kind, label)
             references = References(case, candidate.interpret)
-        except (RuntimeError, IndexError, ValueError):
-            # The cell itself does not accept such inputs.
-            notes.append(f"not checked {label}: eager refuses them")
+        except (RuntimeError, IndexError, ValueError, MemoryError) as error:
+            if not no_memory(error):
+                # The cell itself does not accept such inputs.
+                left.notes.append(f"not checked {label}: eager refuses them")
+                left.refused.add(kind)
+            elif kind in NEEDED:
+                raise Refused(_unchecked([kind], "there is not enough memory")) from None
+            else:
+                left.notes.append(f"not checked {label}: there is not enough memory")
+                left.hurried = True
             continue
         yield ReferencedCase(case, references, kind)
     if cases and kinds:
         yield from _variations(candidate, cases[0])
+
+
+def unseen(
+    kinds: Sequence[Kind], trials: Sequence[ReferencedCase], left: LeftOut
+) -> Verdict | None:
+    """Return the verdict on a text that nothing shows to be right for special values, or None.
+
+    Args:
+        kinds: The kinds of fresh input that were asked for.
+        trials: What it is run on.
+        left: What was left out.
+    """
+    seen = {trial.kind for trial in trials} | left.refused
+    missing = [kind for kind in NEEDED if kind in kinds and kind not in seen]
+    return _unchecked(missing, "they were left out") if missing else None
+
+
+def _unchecked(kinds: Sequence[Kind], why: str) -> Verdict:
+    labels = " and ".join(_LABELS[kind] for kind in kinds)
+    return Verdict(False, "crash", f"could not be checked on {labels}: {why}")
 
 
 def _chosen(candidate: Candidate, case: Case, kinds: Sequence[Kind]) -> Sequence[Kind]:
@@ -249,4 +285,4 @@ def _fresh(
     return Case(tuple(tensors), like.sizes, label)
 
 
-__all__ = ["generated_takes", "make_trials", "named_trials", "teams"]
+__all__ = ["NEEDED", "generated_takes", "make_trials", "named_trials", "teams", "unseen"]

@@ -23,8 +23,10 @@ from fusec.verify.protocol import Message
 from fusec.verify.sandbox import worker
 from fusec.verify.words import Finding
 
-# What starting kernels takes, at the very most, and the compiler's front end.
+# What starting kernels takes of a processor, at the very most, and the compiler's front end; how
+# many times longer that may take on a machine that others use.
 SECONDS = 3.5
+_BUSY = 3.0
 # So much later it is ended from outside, which does not know the line.
 _LATER = 1.0
 _GRACE = 3.0
@@ -55,6 +57,7 @@ def rehearse(
         "file": f"{entry}.py",
         "threads": _THREADS,
         "timeout": SECONDS,
+        "asleep": _BUSY * SECONDS,
         "cases": CaseLayout(signature.arguments, [case], runs=0).described,
         "rehearse": True,
         "device": _properties(),
@@ -63,11 +66,11 @@ def rehearse(
         request: Message = {
             "do": "run",
             "modules": list(target.worker_imports),
-            "timeout": SECONDS + _LATER,
-            "step": SECONDS + _LATER,
+            "timeout": _BUSY * SECONDS + _LATER,
+            "step": _BUSY * SECONDS + _LATER,
             "body": place,
         }
-        reply = worker().ask(request, (data, results), SECONDS + _LATER + _GRACE)
+        reply = worker().ask(request, (data, results), _BUSY * SECONDS + _LATER + _GRACE)
     if "failed" in reply:
         raise WorkerError(reply["failed"])
     for report in reply["reports"]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -32,6 +33,8 @@ Interpret = Callable[
 _KEPT_BYTES = 64 << 20
 KEPT = KeptBytes()
 _MOST_USES = 8
+# What torch, CUDA and its libraries say of it in words alone.
+_NO_MEMORY = re.compile("allocate memory|out of memory|alloc_failed", re.IGNORECASE)
 # Of how many right results each case remembers the digest: an edit rarely changes any bit.
 _RIGHT = 3
 
@@ -45,12 +48,15 @@ class References:
 
     Attributes:
         hard: Whether the generated kernel, too, is off here; None until somebody finds out.
+        missing: Where eager's outputs and the generated kernel's both are NaN, if it is off on
+            inputs with NaN.
         seconds: How long eager took, operator by operator.
         processor: For how much of that time the thread that called it had a processor.
     """
 
     def __init__(self, case: Case, interpret: Interpret) -> None:
         self.hard: bool | None = None
+        self.missing: tuple[torch.Tensor, ...] = ()
         self.case = case
         self.interpret = interpret
         started, used = time.perf_counter(), time.thread_time()
@@ -125,6 +131,27 @@ class ReferencedCase:
     doubtful: bool = False
 
 
+@dataclass
+class LeftOut:
+    """What there is no trial of.
+
+    Attributes:
+        notes: What it is and why, in words.
+        refused: Kinds of input that eager does not take.
+        hurried: Whether there was no time for some.
+    """
+
+    notes: list[str] = field(default_factory=list)
+    refused: set[Kind] = field(default_factory=set)
+    hurried: bool = False
+
+
+def no_memory(error: BaseException) -> bool:
+    """Whether torch, or Python, had no room: that says nothing of the inputs."""
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or _NO_MEMORY.search(str(error)) is not None
+
+
 class KeptTrials:
     """The trials of the latest check, for the next one of the same kernel on the same inputs."""
 
@@ -133,7 +160,7 @@ class KeptTrials:
         self._cases: tuple[Case, ...] = ()
         self._kinds: tuple[Kind, ...] = ()
         self._trials: tuple[ReferencedCase, ...] = ()
-        self._notes: tuple[str, ...] = ()
+        self._left = LeftOut()
         self._uses = 0
 
     def keep(
@@ -142,27 +169,29 @@ class KeptTrials:
         cases: Sequence[Case],
         kinds: Sequence[Kind],
         trials: Sequence[ReferencedCase],
-        notes: Sequence[str],
+        left: LeftOut,
     ) -> None:
-        """Keep a check's trials, unless they are large.
+        """Keep a check's trials, unless they are large or there was no time for some.
 
         Args:
             kernel: The kernel.
             cases: The real inputs.
             kinds: The kinds of fresh input that were asked for.
             trials: All of them.
-            notes: What was said of those that were left out.
+            left: What was left out.
         """
         self.forget()
+        if left.hurried:
+            return  # the next check may have time
         if sum(each.case.nbytes + each.references.nbytes for each in trials) <= _KEPT_BYTES:
             self._kernel, self._cases, self._kinds = kernel, tuple(cases), tuple(kinds)
-            self._trials, self._notes = tuple(trials), tuple(notes)
+            self._trials, self._left = tuple(trials), left
             KEPT.used(self, _KEPT_BYTES)
 
     def find(
         self, kernel: Kernel, cases: Sequence[Case], kinds: Sequence[Kind]
-    ) -> tuple[tuple[ReferencedCase, ...], tuple[str, ...]] | None:
-        """Return the trials and notes of an earlier check, if they are this one's.
+    ) -> tuple[tuple[ReferencedCase, ...], LeftOut] | None:
+        """Return the trials of an earlier check, and what it left out, if they are this one's.
 
         Args:
             kernel: As for ``keep``.
@@ -180,7 +209,7 @@ class KeptTrials:
             self.forget()
             return None
         self._uses += 1
-        found = self._trials, self._notes
+        found = self._trials, self._left
         KEPT.used(self, _KEPT_BYTES)  # they have grown by what was worked out since
         if self._uses >= _MOST_USES:
             self.forget()
@@ -194,7 +223,7 @@ class KeptTrials:
     def forget(self) -> None:
         """Keep nothing."""
         self._kernel, self._cases, self._kinds = None, (), ()
-        self._trials, self._notes, self._uses = (), (), 0
+        self._trials, self._left, self._uses = (), LeftOut(), 0
 
 
 def _same(kernel: Kernel, kept: Case, case: Case) -> bool:
@@ -209,4 +238,12 @@ def _same(kernel: Kernel, kept: Case, case: Case) -> bool:
     return True
 
 
-__all__ = ["KEPT", "Interpret", "KeptTrials", "ReferencedCase", "References"]
+__all__ = [
+    "KEPT",
+    "Interpret",
+    "KeptTrials",
+    "LeftOut",
+    "ReferencedCase",
+    "References",
+    "no_memory",
+]

@@ -16,6 +16,7 @@ _KERNEL_FILE = re.compile(r"[/\\]ipykernel_\d+[/\\]")
 
 # Before how something was measured whose times stand beside those of another run.
 OWN_RUN = "timed in a run of its own: "
+EARLY = "timed before the part that makes calls quick was built: run the cell again in a minute"
 NOT_TUNED = "no GPU here: the times of Triton's interpreter say nothing, so nothing is tuned"
 REFUSALS = {
     "empty": "Refused: nothing to check",

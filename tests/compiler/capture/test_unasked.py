@@ -343,3 +343,39 @@ def test_a_leaf_that_is_only_updated_has_no_gradient(way: str) -> None:
             assert [t is None for t in found] == [t is None for t in wanted]
             for ours, eagers in zip(found, wanted, strict=True):
                 torch.testing.assert_close(ours, eagers)
+
+
+def updated(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    x.mul_(y)
+    return z * 2, x + 1
+
+
+def updated_by_view(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    before = x + z
+    x[1:].mul_(0.5)
+    return y * 2, before, x * y, z.exp()
+
+
+def updated_twice(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    y.add_(z)
+    x.mul_(y)
+    return z * 2, z * x, y * z
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("change", [torch.sin, lambda each: (each * 1).view(3)], ids=["", "view"])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    "function", [updated, updated_by_view, updated_twice], ids=lambda each: each.__name__
+)
+def test_an_updated_input(function: Function, dynamic: bool, change: Function) -> None:
+    compiled = fusec.compile(function, dynamic=dynamic)
+    count = len(function(*(each * 1 for each in leaves(0))))
+    for i in range(count + 1):  # the last is the gradient of what the first became
+        found = []
+        for called in (compiled, function):
+            ends = leaves(i)
+            given = [change(each) for each in ends]
+            [*called(*given), given[0]][i].sum().backward()
+            found.append(ends)
+        same_gradients(*found)

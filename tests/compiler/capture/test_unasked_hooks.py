@@ -78,3 +78,50 @@ def test_a_hook_of_several_tensors_is_told(way: str) -> None:
 
     compiled = WAYS[way](function)
     assert told(compiled) == told(compiled) == told(function) == [[True, False]]
+
+
+def beside_no_grad(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    with torch.no_grad():
+        used = x * w
+    return w.sin(), used
+
+
+def hooked_within(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    x.register_hook(lambda g: g * 0.5)
+    return w.sin(), w.cos(), x.detach() * 2
+
+
+def updated_without(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    with torch.no_grad():
+        x.mul_(0.5)
+    return w.sin(), w * 2
+
+
+def with_a_size(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (w.sin() * x.shape[0], x.argmax())
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "function",
+    [beside_no_grad, hooked_within, updated_without, with_a_size],
+    ids=lambda each: each.__name__,
+)
+def test_a_hook_of_what_never_has_a_gradient(way: str, function: Function) -> None:
+    def gradients(called: Function) -> list[torch.Tensor | None]:
+        x, w = leaves()
+        x.register_hook(lambda g: g * 0.5)
+        ends = [each for each in called(x, w) if each.requires_grad]
+        (sum(each.sum() for each in ends) + x.cos().sum()).backward(retain_graph=True)
+        found, x.grad = [x.grad, w.grad], None
+        sum(each.sum() for each in ends).backward()
+        return [*found, x.grad, w.grad]
+
+    compiled = WAYS[way](function)
+    for _ in range(3):
+        assert gradients(compiled)[2] is None
+        torch.testing.assert_close(
+            [each for each in gradients(compiled) if each is not None],
+            [each for each in gradients(function) if each is not None],
+        )

@@ -111,6 +111,16 @@ def test_updates_that_look_elsewhere(function: Callable[..., object], target: st
     same(target, function, torch.rand(48, 48))
 
 
+def test_kernels_that_read_the_new_value(target: str) -> None:
+    """They read the input that it was written to, rather than a tensor beside it."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x.sub_(y.exp() / (x.exp().sqrt() + 1).tanh())
+        return x.view(-1)[:1] * 1, x[:2, 7] * y[:2, 8]
+
+    assert same(target, function, torch.rand(48, 48), torch.rand(48, 48)) == 1
+
+
 def test_layouts_and_views_of_one_tensor(target: str) -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.mul_(2)

@@ -129,14 +129,32 @@ def test_what_is_returned_or_updated_twice() -> None:
 
 
 def test_who_else_reads_and_writes() -> None:
-    reader = step("rest", ("new",), "reader")
-    assert reason(program(step(), reader)) == "another kernel reads the new value"
+    reader = Extern("exp", torch.exp, (ref("new"),), {}, ("rest",), "")
+    assert reason(program(step(), reader)) == "an operator of ATen reads the new value"
+    both = step("rest", ("new", "a"), "reader")
+    assert reason(program(step(), both)) == "the old value is read later"
     old = step("rest", ("a",), "old")
     assert reason(program(step(), old)) == "the old value is read later"
     assert reason(program(old, step())) == ""
     writer = step("a", ("x",), "writer")
     assert reason(program(writer, step())) == "the input is written elsewhere"
     assert reason(program(step(), writer)) == "the input is written elsewhere"
+
+
+def test_kernels_read_the_new_value_in_the_input() -> None:
+    reader = step("rest", ("new", "x"), "reader")
+    outputs = (ref("new"), ref("rest"))
+    changed, _ = update_in_place(program(step(), reader, outputs=outputs), ("a",))
+    assert [s.reads() for s in changed.steps] == [("a", "x"), ("a", "x")]
+    assert [s.writes() for s in changed.steps] == [("a",), ("rest",)]
+    assert changed.outputs == (replace(ref("new"), buffer="a"), ref("rest"))
+    assert "new" not in changed.buffers
+    # which may update another input, in whichever order they are asked for
+    for updated, given in (("a", "x"), outputs), (("x", "a"), outputs[::-1]):
+        changed, decisions = update_in_place(program(step(), reader, outputs=given), updated)
+        assert all(decision.fused for decision in decisions)
+        assert [s.reads() for s in changed.steps] == [("a", "x"), ("a", "x")]
+        assert [s.writes() for s in changed.steps] == [("a",), ("x",)]
 
 
 def test_a_kernel_that_adds_to_the_new_value() -> None:

@@ -34,6 +34,7 @@ def device(monkeypatch):
     free = [1 << 34]
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free[0], 1 << 35))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
     monkeypatch.setattr(device_endurance, "_on_other_streams", lambda call, operands: "")
     return free
 
@@ -45,6 +46,36 @@ def test_memory_that_is_never_freed(device):
     found = device_endurance.endure(None, leaks, None, [Operand()])
     assert found["problem"] == "state"
     assert found["words"] == "never frees 4 MB of the device's memory a call"
+
+
+def test_tensors_that_are_kept(device, monkeypatch):
+    """They come from memory that torch has already: none of the device's is taken."""
+    held = []
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: len(held) << 20)
+    words = device_endurance._leaks(lambda: held.append(1))
+    assert words == "never frees 1 MB of the device's memory a call"
+
+
+def test_memory_that_others_take_is_no_leak(device, monkeypatch):
+    """Somebody else's job begins: what is free shrinks at each look, with calls and without."""
+
+    def taken():
+        device[0] -= 16 << 20
+        return device[0], 1 << 35
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", taken)
+    assert not device_endurance._leaks(lambda: None)
+
+
+def test_memory_that_others_take_for_a_while_is_no_leak(device):
+    calls = []
+
+    def call():
+        calls.append(1)
+        if len(calls) < 100:  # in each window, and by no call
+            device[0] -= 1 << 20
+
+    assert not device_endurance._leaks(call)
 
 
 def test_what_is_made_once_is_no_leak(device):

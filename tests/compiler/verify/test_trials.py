@@ -241,7 +241,7 @@ def test_trials_of_megabytes_are_kept():
         assert all(
             f.ok for f in each.references.compare(["y"], each.references.eager, figures=True)
         )
-    kept.keep(subject, [case], (), made, [])
+    kept.keep(subject, [case], (), made, trials.LeftOut())
     assert kept.find(subject, [case], ()) is not None
 
 

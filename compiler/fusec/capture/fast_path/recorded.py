@@ -22,6 +22,7 @@ from torch.autograd import forward_ad
 
 from fusec.call.input_check import SharedMemory
 from fusec.call.recorded_plan import RecordedPlan
+from fusec.call.unasked_hooks import pass_none_by_at
 from fusec.call.updates import note_updates
 from fusec.capture.fast_path.direct import (
     LOOKED_UP,
@@ -139,6 +140,7 @@ def _subclass(
     function = plan.function
     slow: Callable[..., Any] = function.backward
     forward_cls: Any = function
+    never = plan.unasked.never if plan.unasked is not None else ()
 
     def forward(ctx: Any, *inputs: Any) -> Any:
         ctx.opaque_objects = ctx._tensors_no_vc_check = ()
@@ -150,6 +152,8 @@ def _subclass(
         gradients: Any = given[0] if plan.listed else given
         if compiled is None or not _is_plain_call(plan, gradients):
             return slow(ctx, *given)
+        if never:
+            pass_none_by_at(ctx, never)
         arguments = [*ctx.saved_tensors, *plan.laid_out(gradients)]
         if plan.listed:
             gradients.clear()

@@ -36,6 +36,7 @@ from fusec.graph.refusals.byte_images import keep_interpolations_of_bytes
 from fusec.graph.refusals.classes import check_classes
 from fusec.graph.refusals.sizes import keep_promised_sizes
 from fusec.graph.simplify.attention_blocks import drop_block_lists
+from fusec.graph.simplify.attention_formulas import write_attention_out
 from fusec.graph.simplify.attention_masks import simplify_attention_masks
 from fusec.graph.simplify.cse import merge_common
 from fusec.graph.simplify.extremes import compute_compared_once
@@ -418,6 +419,12 @@ PASSES: tuple[Pass, ...] = (
         frozenset({GraphForm.SPLIT}),
         "backward reads what an updated input was before, as autograd's own copy of it",
         required="backward would read the new values, and raise where eager does not",
+    ),
+    Pass(
+        "attention_formulas",
+        lambda s: write_attention_out(s.module, lambda d: s.options.abilities(d).attention),
+        frozenset({GraphForm.PART}),
+        "attention with the user's functions is kernels where it has none of its own",
     ),
     Pass(
         "onednn_products",

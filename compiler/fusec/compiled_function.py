@@ -160,7 +160,7 @@ class CompiledFunction:
     def _look_for_artefacts(self) -> TakenUp:
         self._taken = TakenUp()
         if self._backend.builds and self._watch is not None:
-            self._watch.others = self._taken.misfits
+            self._watch.others, self._watch.refused = self._taken.misfits, self._taken.refused
             frame = find_frame(self._optimized)
             self._watch.root = frame[0].__code__ if frame is not None else None
             self._taken.look(self._optimized, self.options)

@@ -161,13 +161,20 @@ def _take_shortcuts(graph: CompiledGraph, compiler: GraphCompiler, modes: Result
     direct = compiler.direct
     if any(part.changes_some_of(compiler.sharing, compiler.inputs) for part in graph.parts):
         graph.run_in_eager(_SHARED)
-    elif modes:
+    elif modes and (not modes.only_inference or direct is None or graph.fallback):
         graph.compiled = modes.around(graph.compiled, graph.eager)
     elif graph.fallback:
         return
     elif direct is not None and wraps_no_more(graph.compiled, direct):
-        graph.bypass(direct, converts=compiler.autocast and direct.calls_operators)
+        graph.bypass(
+            direct,
+            converts=compiler.autocast and direct.calls_operators,
+            records=compiler.would_record and direct.calls_operators,
+            inference=modes.inference,
+        )
         return
+    elif modes:
+        graph.compiled = modes.around(graph.compiled, graph.eager)
     elif direct is None and compiler.forward is not None:
         graph.recorded_plan = plan = recorded_plan(graph.compiled)
         if plan is not None:

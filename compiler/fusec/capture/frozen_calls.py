@@ -52,6 +52,7 @@ class FrozenWatch:
         frozen: Whether nothing may be compiled for this function any more.
         root: The code that a call begins with, if it begins with nothing else; None if not known.
         others: Returns why a frame's names do not fit what was compiled by another process.
+        refused: What another process compiled and that is not used here, with the reasons.
     """
 
     def __init__(self, inner: Callable[..., Any]) -> None:
@@ -63,6 +64,7 @@ class FrozenWatch:
         self._maker = 0  # the thread
         self._again = threading.local()
         self.others: Callable[[Any], list[Unfit]] = lambda values: []
+        self.refused: list[str] = []
         # what torch compares compiled code by
         self._torchdynamo_orig_backend = getattr(inner, "_torchdynamo_orig_backend", inner)
 
@@ -88,7 +90,7 @@ class FrozenWatch:
             # another thread moved it in torch's list while this one went through that
             raise CompiledMeanwhile
         found = [*misfits(frame.f_code, frame.f_locals), *self.others(frame.f_locals)]
-        raise FrozenMiss(_frame_name(frame.f_code), found)
+        raise FrozenMiss(_frame_name(frame.f_code), found, self.refused)
 
     def _fits_now(self, frame: Any) -> bool:
         """Whether the call has just begun, and compiled code has come to fit it."""

@@ -68,6 +68,8 @@ def error(value: float | None) -> str:
         return "–"
     if math.isnan(value):
         return "NaN"
+    if math.isinf(value):
+        return "NaN or infinity"
     return "0" if value == 0 else f"{value:.1e}"
 
 

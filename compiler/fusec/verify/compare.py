@@ -313,14 +313,14 @@ def _compare_floats(
     for start, (mine, plain, exact, drawn) in blocks(actual, eager, float64, spread):
         judge.look(start, mine, plain, exact, drawn)
     worst = judge.at[: len(shape)]
-    mine = math.inf if sums.lost else sums.worst
+    own = math.inf if sums.lost else sums.worst
     eagers = math.inf if sums.lost_eager else sums.worst_eager
     return OutputError(
         name=name,
         dtype=str(dtype).removeprefix("torch."),
         shape=shape,
         against_eager=judge.gap,
-        against_float64=mine if float64 is not None else None,
+        against_float64=own if float64 is not None else None,
         eager_against_float64=eagers if float64 is not None else None,
         allowed=judge.allowed,
         worst=worst,

@@ -19,6 +19,7 @@ import torch
 
 from fusec.capture.fixed_sizes import why_fixed
 from fusec.capture.graph_inputs import input_names
+from fusec.capture.side_effects import Noted
 from fusec.compiled.graph import CompiledGraph
 from fusec.graph.facts.user_lines import user_line
 from fusec.inspect.effect_lines import line_of
@@ -207,8 +208,9 @@ def draft(
     ]
     for each in captured:
         found += map(_break, each.breaks)
+        found += _effects(each.effects, of_cell)
         for graph in each.graphs:
-            found += _of_graph(graph, of_cell)
+            found += _of_graph(graph)
         found += [Obstacle(Kind.RECOMPILE, again.text, again.hint) for again in each.recompiles]
         found += _guards(each.guards)
     if symbolic is not None:
@@ -227,7 +229,18 @@ def _break(found: GraphBreak) -> Obstacle:
     return Obstacle(kind, found.reason, found.hint, found.where)
 
 
-def _of_graph(graph: CompiledGraph, of_cell: bool) -> Iterator[Obstacle]:
+def _effects(effects: Iterable[Noted], of_cell: bool) -> Iterable[Obstacle]:
+    found: dict[Obstacle, None] = {}
+    for effect, codes in effects:
+        if of_cell and effect.of_global:
+            continue
+        mend = "return the value instead; what must be kept between calls belongs in a buffer"
+        what = f"{effect.name}: {effect.change}"
+        found[Obstacle(Kind.EFFECT, what, mend, line_of(effect, codes))] = None
+    return found
+
+
+def _of_graph(graph: CompiledGraph) -> Iterator[Obstacle]:
     if graph.fallback:
         yield Obstacle(
             Kind.EAGER,
@@ -236,15 +249,6 @@ def _of_graph(graph: CompiledGraph, of_cell: bool) -> Iterator[Obstacle]:
         )
     for call in graph.externs:
         yield Obstacle(Kind.OPERATOR, f"{call.name}: {call.reason}", "", call.where)
-    for effect in graph.effects:
-        if of_cell and effect.of_global:
-            continue
-        yield Obstacle(
-            Kind.EFFECT,
-            f"{effect.name}: {effect.change}",
-            "return the value instead; what must be kept between calls belongs in a buffer",
-            line_of(effect, graph.traced),
-        )
     for part in graph.parts:
         if part.kind == "backward":
             continue

@@ -26,6 +26,7 @@ from fusec.capture.shortcut import _find_target, _NoShortcut
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
 from fusec.compiled_function import CompiledFunction
+from fusec.freezing import FrozenMiss
 from fusec.inspect.planner import Call
 from fusec.memory.strided import clone_strided
 from fusec.packages.errors import CannotPackage
@@ -114,8 +115,8 @@ def capture(
         try:
             seen, again = _looked_at(watch)
             break
-        except CannotPackage:
-            # Other threads that call it meanwhile have it compiled, and given up, as well.
+        except (CannotPackage, FrozenMiss):
+            # Other threads that call it meanwhile have it compiled, given up and frozen as well.
             if look == _LOOKS - 1 or compiled.breaks or threading.active_count() == 1:
                 raise
     return CapturedCall(
@@ -187,6 +188,10 @@ def _looked_at(watch: _Watch) -> tuple[_Seen, _Seen]:
         kinds = {part.kind for graph in compiled.graphs for part in graph.parts}
         records = torch.is_grad_enabled() and kinds == {"inference"}
         seen = watch.run(records)
+        for _ in range(_LOOKS):  # other threads called it meanwhile, and it is not known what ran
+            if seen is not None or not records or compiled.breaks or threading.active_count() == 1:
+                break
+            seen = watch.run(records)
         if records and (seen is None or seen.part.kind != "inference"):
             seen = watch.run(False)
         if seen is None or seen.part.kind != "inference":

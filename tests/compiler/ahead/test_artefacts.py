@@ -21,6 +21,7 @@ from fusec.ahead.artefact import KIND, TEXT
 from fusec.ahead.places import RELATION_NAMES, relation_code
 from fusec.cache import default_store
 from fusec.compiled.references import NotKept, reference, resolve
+from fusec.machine import GpuFacts
 
 SCALE = 2.0
 
@@ -447,6 +448,11 @@ def test_a_changed_file_or_function_is_refused(tmp_path):
     compiled = fusec.compile(changed.outer)
     torch.testing.assert_close(compiled(x), x.cosh() + 1)
     assert "is another" in compiled.taken_up.refused[0]
+    with (
+        fusec.frozen(),
+        pytest.raises(fusec.FrozenMiss, match=r"not used:\n.*written_module.py is an"),
+    ):
+        compiled(x.double())
     module = _module(path, text)
     module.inner = lambda x: x.tan()
     compiled = fusec.compile(module.outer)
@@ -457,6 +463,17 @@ def test_other_options_have_artefacts_of_their_own():
     kept(function, (torch.ones(4, 8),))
     assert not fusec.compile(function, eager_random=True).taken_up.artefacts
     assert fusec.compile(function, keep_inputs=True).taken_up.artefacts
+
+
+def test_whether_a_gpu_was_used_before_changes_nothing(monkeypatch):
+    """What is kept runs on the CPU; once the driver is started, the machine's facts say more."""
+    kept(function, (torch.ones(4, 8),))
+    used = GpuFacts("sm_80", 108, there=True)
+    monkeypatch.setattr("fusec.machine._this_gpu", lambda name: used)
+    compiled, x = fusec.compile(function), torch.randn(4, 8)
+    assert compiled.options.facts.gpu is used
+    with fusec.frozen():
+        torch.testing.assert_close(compiled(x), function(x))
 
 
 def test_other_compilers_and_functions_are_served_by_nobody_else():

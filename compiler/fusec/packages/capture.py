@@ -534,6 +534,7 @@ def _result(watch: _Watch, seen: _Seen) -> Any:
 
 def name_of_kept(function: Any, value: torch.Tensor) -> str:
     """Return what a function calls a tensor that it finds, or one that it is a view of."""
+    tables: list[dict[str, Any]]
     if isinstance(function, nn.Module):
         tables = [dict(function.named_parameters()), dict(function.named_buffers())]
     else:

@@ -96,7 +96,7 @@ def test_results_that_torch_names(tmp_path):
         alike(found.indices, x.max(1).indices)
 
 
-SCALE = torch.ones(3)
+SCALE, TABLE = torch.ones(3), torch.ones(3, 3)
 
 
 def test_defaults_of_parameters(tmp_path):
@@ -129,7 +129,7 @@ def test_a_result_whose_size_depends_on_data(tmp_path):
     ("function", "words"),
     [
         (lambda x: (x * SCALE, SCALE), r"returns SCALE: what a .* \(return a copy: .clone\(\)\)"),
-        (lambda x: (x * SCALE, SCALE.view(3)), "returns a view of SCALE: what a package returns"),
+        (lambda x: (x @ TABLE, TABLE.T), "returns a view of TABLE: what a package returns"),
         (lambda x: (x, SCALE[1:], SCALE[:2]), r"its result\[1\] and its result\[2\] share memory,"),
     ],
 )

@@ -18,11 +18,14 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from support.children import in_threads, json_lines
+
+_AT_ONCE = 25  # tests that one process runs, one after the other
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -116,51 +119,57 @@ class Run:
         self.options = options
         self.ends = time.monotonic() + options.seconds
         self.lock = threading.Lock()
-        self.waiting: queue.SimpleQueue[tuple[Path, str]] = queue.SimpleQueue()
+        self.files: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        self.waiting: queue.SimpleQueue[tuple[Path, list[str]]] = queue.SimpleQueue()
         self.rows: list[dict[str, Any]] = list(json_lines(options.report))
+        self.done = {(row["file"], row["test"]) for row in self.rows}
         self.count = self.over = 0
 
     def go(self) -> None:
         """Run the tests that the report has not yet."""
-        done = {(row["file"], row["test"]) for row in self.rows}
         for path in self.options.files:
-            child = Child(path.resolve(), self.options.backend, self.options.timeout)
-            child.end()
-            if isinstance(child.names, dict):
-                print(f"{path} cannot be imported: python -m peer.child {path} eager")
-                continue
-            for name in child.names:
-                wanted = not self.options.words or any(w in name for w in self.options.words)
-                wanted = wanted and not any(w in name for w in self.options.without)
-                if wanted and (path.name, name) not in done:
-                    self.waiting.put((path.resolve(), name))
-                    self.count += 1
-        in_threads(self.options.jobs, self._work, self._stop)
+            self.files.put(path.resolve())
+        jobs = self.options.jobs
+        in_threads(jobs, partial(_each, self.files, self._collect), self._stop)
+        in_threads(jobs, partial(_each, self.waiting, self._run_some), self._stop)
+
+    def _collect(self, path: Path) -> None:
+        child = Child(path, self.options.backend, self.options.timeout)
+        child.end()
+        if isinstance(child.names, dict):
+            print(f"{path} cannot be imported: python -m peer.child {path} eager", flush=True)
+            return
+        words, without = self.options.words, self.options.without
+        names = [n for n in child.names if not words or any(w in n for w in words)]
+        names = [n for n in names if not any(w in n for w in without)]
+        names = [n for n in names if (path.name, n) not in self.done]
+        with self.lock:
+            self.count += len(names)
+        for first in range(0, len(names), _AT_ONCE):
+            self.waiting.put((path, names[first : first + _AT_ONCE]))
 
     def _stop(self) -> None:
         self.ends = 0.0
 
-    def _work(self) -> None:
-        children: dict[tuple[Path, str], Child] = {}
+    def _run_some(self, given: tuple[Path, list[str]]) -> None:
+        path, names = given
+        children: dict[str, Child] = {}
 
-        def run(path: Path, backend: str, name: str) -> dict[str, str]:
-            key = (path, backend)
-            if key not in children:
-                children[key] = Child(path, backend, self.options.timeout)
-            said = children[key].run(name)
+        def run(backend: str, name: str) -> dict[str, str]:
+            if backend not in children:
+                children[backend] = Child(path, backend, self.options.timeout)
+            said = children[backend].run(name)
             if said["verdict"] in ("crash", "timeout"):
-                children.pop(key).end()
+                children.pop(backend).end()
             return said
 
-        while time.monotonic() < self.ends:
-            try:
-                path, name = self.waiting.get_nowait()
-            except queue.Empty:
+        for name in names:
+            if time.monotonic() > self.ends:
                 break
             row: dict[str, Any] = {"file": path.name, "test": name}
-            row |= run(path, self.options.backend, name)
+            row |= run(self.options.backend, name)
             if row["verdict"] not in ("passed", "skipped"):
-                row["beside"] = run(path, self.options.beside, name)["verdict"]
+                row["beside"] = run(self.options.beside, name)["verdict"]
             self._take(row)
         for child in children.values():
             child.end()
@@ -177,6 +186,16 @@ class Run:
                 print(f"    {row.get('error', '')}: {row['why'][:300]}", flush=True)
             if self.over % 50 == 0 or self.over == self.count:
                 print(f"{self.over} of {self.count} tests", flush=True)
+
+
+def _each(waiting: queue.SimpleQueue[Any], work: Callable[[Any], None]) -> None:
+    """Do what waits in a queue, until there is nothing more."""
+    while True:
+        try:
+            given = waiting.get_nowait()
+        except queue.Empty:
+            return
+        work(given)
 
 
 def totals(rows: Sequence[dict[str, Any]], beside: str) -> str:

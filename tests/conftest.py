@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,7 +101,18 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
     if isinstance(collector, pytest.Module):
         import torch
 
+        leave_trace_unread()
         torch.manual_seed(0)
+
+
+def leave_trace_unread() -> None:
+    """Keep pytest from listening to torch's trace, which nobody has on who uses torch.
+
+    pytest puts its handlers on every logger that does not propagate. Where this one has any, torch
+    writes each graph that it captures, in words and as JSON, which takes longer than many a test.
+    """
+    trace = logging.getLogger("torch.__trace")
+    setattr(trace, "addHandler", lambda handler: None)  # noqa: B010 (a method)
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,7 @@ from torch import fx
 
 from fusec.devices import CPU
 from fusec.errors import BadOption, FusecError
+from fusec.graph.attention_formulas import write_attention_out
 from fusec.graph.convolutions.channels_last import turn_channels_inward
 from fusec.graph.convolutions.depthwise import divide_gradients
 from fusec.graph.convolutions.one_pixel import multiply_single_pixels
@@ -36,7 +37,6 @@ from fusec.graph.refusals.byte_images import keep_interpolations_of_bytes
 from fusec.graph.refusals.classes import check_classes
 from fusec.graph.refusals.sizes import keep_promised_sizes
 from fusec.graph.simplify.attention_blocks import drop_block_lists
-from fusec.graph.simplify.attention_formulas import write_attention_out
 from fusec.graph.simplify.attention_masks import simplify_attention_masks
 from fusec.graph.simplify.cse import merge_common
 from fusec.graph.simplify.extremes import compute_compared_once

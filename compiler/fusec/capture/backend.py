@@ -24,6 +24,7 @@ from fusec.capture.frozen_calls import refuse_capture
 from fusec.capture.graph_compiler import GraphCompiler, Orders, graph_stage
 from fusec.capture.graph_inputs import (
     input_names,
+    input_sources,
 )
 from fusec.capture.list_inputs import Flat, has_lists
 from fusec.capture.number_restarts import (
@@ -119,7 +120,7 @@ class Backend:
         started, module = time.perf_counter(), captured.module
         graph = CompiledGraph(f"graph {len(self.every)}", module, self.options.keep_inputs)
         graph.traced = tuple(TracingContext.get_traced_code() or ())
-        graph.input_names = input_names(module)
+        graph.input_names, graph.input_sources = input_names(module), input_sources(module)
         self.graphs.append(graph)
         self.every.append(graph)
         stages = [graph_stage("capture", max(started - self.clock, 0.0), module)]

@@ -83,6 +83,7 @@ class GraphCalls:
         self.inference: tuple[int, ...] = ()
         self.traced: tuple[CodeType, ...] = ()  # what TorchDynamo went through
         self.input_names: dict[int | str, str] = {}  # by position, or where the graph has it
+        self.input_sources: dict[int, str] = {}  # where each was found, in torch's words
         self._recorded: Callable[..., Any] | None = None
         # What calls that record for autograd do beside running the parts; None where not known.
         self.recorded_plan: RecordedPlan | None = None

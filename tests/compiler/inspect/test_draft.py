@@ -216,12 +216,13 @@ def test_lines_of_a_module(tmp_path):
     assert fixed.what.startswith("pixels has 3 in dimension 1")
     assert fixed.where.text == "return self.body(pixels).sum()"  # not torch's own line
     effects = found.of(Kind.EFFECT)
-    assert {each.what.split(":")[0].rpartition("_1_")[2] for each in effects} == {
-        "running_mean",
-        "running_var",
-        "num_batches_tracked",
+    assert {each.what.split(":")[0] for each in effects} == {
+        "body.1.running_mean",
+        "body.1.running_var",
+        "body.1.num_batches_tracked",
     }
     assert all("self.body" in each.where.text for each in effects)
+    assert found.export[0] == "what is exported updates the same tensors in place"
     text = str(found)
     assert f"guards ({len(found.of(Kind.GUARD))})" in text
     assert "padding_mode == 'zeros', of body.0, body.2" in text

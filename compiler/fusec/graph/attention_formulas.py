@@ -54,7 +54,7 @@ def _write_out(module: fx.GraphModule, call: fx.Node) -> bool:
 
     with torch.no_grad():
         values = [node.meta["val"] for node in given]
-        traced = make_fx(formulas, decomposition_table())(*values)
+        traced = make_fx(formulas, decomposition_table())(*values)  # type: ignore[arg-type]
     if not _alike(traced, call):
         return False
     _clean(traced.graph)

@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test test-all test-bare test-jupyter ops fuzz operands models mutants compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean labs faults soak pictures lab-pictures
+.PHONY: help demo lab test test-all test-bare test-jupyter ops fuzz operands models mutants peer compilers bench-cpu bench-gpu bench-models bench-compile bench-calls pages docs lint format clean labs faults soak pictures lab-pictures
 
 PYTHON ?= python3
 ARGS ?=
@@ -58,6 +58,9 @@ models: $(INSTALLED) ## Whole models beside eager and TorchInductor (ARGS="--hel
 
 mutants: $(INSTALLED) ## Mistakes made on purpose in the compiler: which do the tests find (ARGS="--help")
 	@PYTHONPATH=tests $(BIN)/python -m mutants $(ARGS)
+
+peer: $(INSTALLED) ## A peer's test files with our backend (ARGS="path/to/test_file.py", or --help)
+	@PYTHONPATH=tests $(BIN)/python -m peer $(ARGS)
 
 compilers: $(INSTALLED) ## The golden kernels with g++, clang and zig, and for other machines
 	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[compiler]'

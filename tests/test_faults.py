@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
-from faults import user
+from faults import fuzz_edits, run_fuzz, user
 from faults.edits import FAULTS
 from faults.flips import flip_store
 from faults.house import TROUBLES
@@ -115,3 +117,42 @@ def test_all_of_the_table():
     known = {"a step that its values switch off"}  # nobody can try all values
     bad = [(each.name, each.saw) for each in run_edits() if not each.good]
     assert {name for name, _ in bad} <= known, bad
+
+
+class _Answers:
+    """Stands for a notebook that has its answers already; `str` is how a process ended."""
+
+    def __init__(self, answers: dict[str, object]) -> None:
+        self.answers = answers
+
+    def ask(self, name: str) -> object:
+        return self.answers[name]
+
+    def close(self) -> None:
+        pass
+
+
+def test_random_edits_are_counted_and_what_is_bad_is_named(monkeypatch):
+    quiet = {"wrong": 0, "processes": 0, "changed": [], "same": False}
+    answers = {
+        "3": {**quiet, "ok": False, "stage": "bounds"},
+        "4": {**quiet, "ok": True, "stage": "passed"},
+        "5": {**quiet, "ok": True, "stage": "passed", "wrong": 2},
+        "6": "ended with status -11",
+        "7": {**quiet, "ok": False, "stage": "bounds"},
+    }
+    monkeypatch.setattr(run_fuzz, "Notebook", lambda *arguments: _Answers(answers))
+    (outcome,) = run_fuzz.run_fuzz(range(3, 8))
+    assert (outcome.times, outcome.survived, outcome.good) == (5, 3, False)
+    assert "2 refused (bounds)" in outcome.saw
+    assert "1 accepted and right" in outcome.saw
+    assert "seed 5: accepted, and 2 results wrong" in outcome.saw
+    assert "seed 6: THE NOTEBOOK ended with status -11" in outcome.saw
+
+
+def test_a_seed_makes_its_edit_again():
+    text = 'extern "C" int f(const float* x) {\n    a = x[3] * 2.0f;\n    b = a + 1;\n}\n'
+    made = [fuzz_edits.mutated(text, random.Random(seed)) for seed in range(40)]
+    assert made == [fuzz_edits.mutated(text, random.Random(seed)) for seed in range(40)]
+    assert len(set(made)) > 15
+    assert all(each.startswith('extern "C" int f(const float* x) {\n') for each in made)

@@ -51,11 +51,15 @@ class FrozenMiss(FusecError, RuntimeError):
     Attributes:
         what: What would have been compiled.
         compiled: What there is, each with the guard that did not hold and the value found.
+        refused: What was precompiled and is not used, with the reasons.
     """
 
-    def __init__(self, what: str, compiled: Sequence[Unfit] = ()) -> None:
+    def __init__(
+        self, what: str, compiled: Sequence[Unfit] = (), refused: Sequence[str] = ()
+    ) -> None:
         self.what = what
         self.compiled = tuple(compiled)
+        self.refused = tuple(refused)
         lines = [f"{what} would have to be compiled, and compilation is frozen"]
         if compiled:
             lines.append("what was compiled, and why this call does not fit:")
@@ -66,8 +70,11 @@ class FrozenMiss(FusecError, RuntimeError):
             ]
             if len(said) > _MOST_SHOWN:
                 lines.append(f"  and {sum([*said.values()][_MOST_SHOWN:])} more")
-        else:
+        elif not refused:
             lines.append("nothing was compiled for it")
+        if refused:
+            lines.append("what was precompiled, and is not used:")
+            lines += [f"  {each}" for each in dict.fromkeys(refused)]
         super().__init__("\n".join(lines), _MEND)
         self.args = ("\n".join([*lines, f"to mend it: {_MEND}"]),)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fusec.kernel import Kernel
     from fuselab.display.outcomes import EditOutcome, TuningOutcome
     from fuselab.edit_record import Edit
+    from fuselab.magics.hints import Hints
     from fuselab.session.fused_cell import FusedCell
     from fuselab.session.session import Session
     from fuselab.session.warm_up import BetweenCells
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _lock = threading.Lock()
 _session: Session | None = None
 _between_cells: BetweenCells | None = None
+_hints: Hints | None = None
 
 
 def current_session() -> Session:
@@ -123,7 +125,7 @@ def other_magics() -> tuple[type, ...]:
 
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics (``%load_ext fuselab``)."""
-    global _session, _between_cells
+    global _session, _between_cells, _hints
     if find_spec("torch") is None:
         from fusec import NO_TORCH
 
@@ -131,6 +133,7 @@ def load_ipython_extension(shell: Any) -> None:
     from fusec import warm
     from fuselab.magics import completion as complete
     from fuselab.magics.fuse import FuseMagics
+    from fuselab.magics.hints import Hints
     from fuselab.session.progress import getting_ready
     from fuselab.session.session import Session
     from fuselab.session.warm_up import BetweenCells, display_steps
@@ -147,6 +150,7 @@ def load_ipython_extension(shell: Any) -> None:
     if magics not in shell.configurables:  # IPython's own base class puts it there, too
         shell.configurables.append(magics)
     complete.register(shell)
+    _hints = Hints(shell)
     # The panel and the user's own calls keep edits too: remember them for the next session.
     shell.events.register("post_run_cell", magics.remember)
     atexit.register(_session.close)
@@ -160,7 +164,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 def unload_ipython_extension(shell: Any) -> None:
     """Take the magics away again (``%unload_ext fuselab``)."""
-    global _session, _between_cells
+    global _session, _between_cells, _hints
     magics = shell.magics_manager.registry.pop("FuseMagics", None)
     if magics is None:
         return
@@ -168,6 +172,9 @@ def unload_ipython_extension(shell: Any) -> None:
     if _between_cells is not None:
         _between_cells.end()
         _between_cells = None
+    if _hints is not None:
+        _hints.remove()
+        _hints = None
     shell.events.unregister("post_run_cell", magics.remember)
     others = [shell.magics_manager.registry.pop(kind.__name__, None) for kind in other_magics()]
     gone = [each for each in (magics, *others) if each is not None]

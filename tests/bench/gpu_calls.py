@@ -165,6 +165,8 @@ def in_processes(case: str, size: int, processes: int) -> None:
     for _ in range(processes):
         said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
         runs.append(json.loads(said.splitlines()[-1]))
+        means = (f"{name} {statistics.fmean(times):.2f}" for name, times in runs[-1].items())
+        print(f"  process {len(runs)}: {', '.join(means)}", flush=True)
     print(f"\n{case}, {size}: us a call, {FIRST} to {LAST}, of {processes} processes")
     for name in runs[0]:
         for what, of in (("mean", statistics.fmean), ("median", statistics.median)):

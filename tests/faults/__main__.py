@@ -8,6 +8,7 @@ import sys
 from faults.edits import FAULTS
 from faults.report import Outcome, table
 from faults.run_edits import Notebook, run_edits
+from faults.run_fuzz import run_fuzz
 from faults.run_gpu import run_gpu
 from faults.run_house import run_house
 
@@ -18,8 +19,8 @@ def main() -> int:
     parser.add_argument(
         "tables",
         nargs="*",
-        choices=("edits", "house", "gpu", []),
-        help="which; edits and house if none",
+        choices=("edits", "house", "gpu", "fuzz", []),
+        help="which; edits and house if none; fuzz makes random edits",
     )
     parser.add_argument(
         "--trust", action="store_true", help="of gpu: by what the checking process sees alone"
@@ -32,6 +33,8 @@ def main() -> int:
     parser.add_argument("--flips", type=int, default=1000, help="how many bits of a cache to flip")
     parser.add_argument("--markdown", action="store_true", help="print a table for the docs")
     parser.add_argument("--jobs", type=int, default=1, help="how many at once, a core each")
+    parser.add_argument("--seeds", default="0:200", help="of fuzz: FIRST:LAST, or one seed")
+    parser.add_argument("--seconds", type=float, default=0.0, help="of fuzz: begin no more then")
     options = parser.parse_args()
     outcomes: list[Outcome] = []
     if "edits" in options.tables or not options.tables:
@@ -47,6 +50,10 @@ def main() -> int:
         outcomes += run_house(options.only, options.times, options.flips, jobs=options.jobs)
     if "gpu" in options.tables:
         outcomes += run_gpu(options.only, options.times, trust=options.trust, jobs=options.jobs)
+    if "fuzz" in options.tables:
+        first, _, last = options.seeds.partition(":")
+        seeds = range(int(first), int(last) if last else int(first) + 1)
+        outcomes += run_fuzz(seeds, options.jobs, options.seconds)
     print(table(outcomes, markdown=options.markdown))
     return int(any(not outcome.good for outcome in outcomes))
 

@@ -70,8 +70,12 @@ class Notebook:
 
     def attempt(self, fault: Fault) -> Any:
         """Return what became of an edit, or how the process ended, and whether it was kept."""
+        return self.ask(fault.name)
+
+    def ask(self, name: str) -> Any:
+        """Return what became of what has a name, or how the process ended."""
         assert self.process.stdin is not None
-        self.process.stdin.write(f"{fault.name}\n".encode())
+        self.process.stdin.write(f"{name}\n".encode())
         self.process.stdin.flush()
         found = self.read(self.patience)
         kept = isinstance(found, dict) and "kept" in found

@@ -148,10 +148,12 @@ def _run_child(options: argparse.Namespace, case: str, gpu: str, settled: str) -
         }
         found = _finished(options, command, environment)
         if options.warm:
-            # The caches are as the first process left them.
-            again = _finished(options, [*command, "--untimed"], environment)
+            # The caches are as the first process left them. A process each: who comes first
+            # waits for imports and libraries that the next one finds there.
             for backend, one in found.items():
-                one["warm"] = again[backend]["first"] if again[backend]["verdict"] == "ok" else None
+                alone = [*command[: command.index("--backends") + 1], backend, "--untimed"]
+                again = _finished(options, alone, environment)[backend]
+                one["warm"] = again["first"] if again["verdict"] == "ok" else None
     return found
 
 

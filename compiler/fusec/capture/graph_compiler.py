@@ -122,6 +122,7 @@ class GraphCompiler:
         # As where the graph is called, by TorchDynamo's guards; AOTAutograd changes both meanwhile.
         self.autocast = torch._C._is_any_autocast_enabled()
         self.records = torch.is_grad_enabled()
+        self.would_record = False  # an operator, as an input requires gradients
         self.partition: tuple[Stage, ...] = ()
         self.returned: int | None = None  # by the forward part of a joint graph, to its caller
         self.joint = JointGradients()
@@ -131,6 +132,9 @@ class GraphCompiler:
 
     def compile(self, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile the graph for its example inputs; return what AOTAutograd hands out."""
+        self.would_record = self.records and any(
+            isinstance(each, torch.Tensor) and each.requires_grad for each in inputs
+        )
         module = self._run_passes(GraphForm.CAPTURED, self.graph.eager)
         self.entered = time.perf_counter()
         self.inputs = len(inputs)
@@ -403,7 +407,7 @@ class GraphCompiler:
         if self.unwraps_subclasses or len(program.inputs) != len(self.names):
             return
         found = epilogue_instead_of_wrappers(
-            len(self.names), calls_operators=part.calls_operators, records=self.records
+            len(self.names), would_record=part.calls_operators and self.would_record
         )
         if found is None:
             return

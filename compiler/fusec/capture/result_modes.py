@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fusec.call.eager_graph import run_eagerly
+from fusec.call.grad_mode import as_inference
 from fusec.graph.simplify.inference_regions import ENTER, has_regions, name_of, walk
 
 _WRITES = frozenset({"setitem"} | {f"i{n}" for n in "add sub mul truediv matmul pow".split()})
@@ -47,6 +48,11 @@ class ResultModes:
     def __bool__(self) -> bool:
         return self != ResultModes()
 
+    @property
+    def only_inference(self) -> bool:
+        """Whether nothing is to be done but to make inference tensors of some results."""
+        return self == ResultModes(inference=self.inference)
+
     def around(self, compiled: Callable[..., Any], eager: fx.GraphModule) -> Callable[..., Any]:
         """Return a graph's compiled form with results as in eager.
 
@@ -73,7 +79,7 @@ class ResultModes:
                 if results[position].grad_fn is not None:
                     results[position] = results[position].detach()
             for position in self.inference:
-                results[position] = _as_inference(results[position])
+                results[position] = as_inference(results[position])
             return self._twice(results)
 
         return call
@@ -350,15 +356,6 @@ def _made_in_inference_mode(module: fx.GraphModule, records: bool) -> set[int]:
 def _may_write(node: fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return name.endswith("_") or name in _WRITES or "out" in node.kwargs
-
-
-def _as_inference(value: torch.Tensor) -> torch.Tensor:
-    """Return an inference tensor of the same memory."""
-    with torch.inference_mode():
-        made = torch.empty(0, dtype=value.dtype, device=value.device)
-        made.set_(value.untyped_storage(), value.storage_offset(), value.size(), value.stride())
-    made.__dict__.update(value.__dict__)  # TorchDynamo's marks
-    return made
 
 
 __all__ = [

@@ -12,9 +12,9 @@ import torch
 from torch import fx
 from torch.autograd import forward_ad
 
-from fusec.call.autocast import without_autocast
 from fusec.call.eager_graph import run_eagerly
 from fusec.call.epilogue import Epilogue
+from fusec.call.grad_mode import in_modes
 from fusec.call.input_check import SharedMemory
 from fusec.call.native_program import NativeProgram
 from fusec.call.recorded_plan import RecordedPlan
@@ -29,7 +29,6 @@ from fusec.report import (
     FusionDecision,
     PassRun,
     SavedTensor,
-    SideEffect,
     Stage,
     counted,
 )
@@ -77,12 +76,14 @@ class GraphCalls:
         self.compiled: Callable[..., Any] | None = None
         self.lock = threading.RLock()
         self._direct: CompiledPart | None = None
-        # The only part, what is to be done beside running it, and whether with autocast off.
+        # The only part, what is to be done beside running it; whether with autocast off, autograd;
+        # which results become inference tensors.
         self.plain: tuple[CompiledPart, Epilogue] | None = None
-        self.converts = False
+        self.converts = self.records = False
+        self.inference: tuple[int, ...] = ()
         self.traced: tuple[CodeType, ...] = ()  # what TorchDynamo went through
         self.input_names: dict[int | str, str] = {}  # by position, or where the graph has it
-        self.effects: tuple[SideEffect, ...] = ()  # what is changed beside the result
+        self.input_sources: dict[int, str] = {}  # where each was found, in torch's words
         self._recorded: Callable[..., Any] | None = None
         # What calls that record for autograd do beside running the parts; None where not known.
         self.recorded_plan: RecordedPlan | None = None
@@ -162,7 +163,14 @@ class GraphCalls:
         self.fallback, self.parts, self._held = reason, [], Held(self.eager, None)
         self.compiled = run_eagerly(self.eager)
 
-    def bypass(self, part: CompiledPart, *, converts: bool = False) -> None:
+    def bypass(
+        self,
+        part: CompiledPart,
+        *,
+        converts: bool = False,
+        records: bool = False,
+        inference: tuple[int, ...] = (),
+    ) -> None:
         """From now on give the inputs straight to the only part, past AOTAutograd's wrappers.
 
         Whoever calls this has made sure that the wrappers have nothing to do but the part's
@@ -172,8 +180,11 @@ class GraphCalls:
             part: The part.
             converts: Whether it calls operators where autocast is on, which would convert their
                 inputs once more.
+            records: Whether it calls operators where autograd is on, which would record them.
+            inference: The results that are made in inference mode.
         """
-        self.converts, self.plain = converts, (part, part.epilogue)
+        self.converts, self.records, self.inference = converts, records, inference
+        self.plain = part, part.epilogue
         part.captured = self.run_captured
         native, marks = part.native(), part.epilogue.marks
         if marks and native is None:
@@ -182,8 +193,8 @@ class GraphCalls:
         if native is not None and marks:
             native.call.marks = marks
         run = part.direct_entry()
-        if converts:
-            self.compiled = without_autocast(run)
+        if converts or records or inference:
+            self.compiled = in_modes(run, converts, records, inference)
             return  # nobody may call the native program itself
         self._direct = part
         self.compiled = run

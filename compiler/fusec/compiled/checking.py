@@ -180,10 +180,9 @@ def _called(node: fx.Node, known: set[str]) -> str:
 
 def _in_float64(graph: GraphCalls) -> ExactGraph | None:
     """Return what runs the captured graph in float64; None where nothing can."""
-    if any(part.draws_seed for part in graph.parts):
-        return None  # random numbers in float64 are other numbers
+    random = any(part.draws_seed for part in graph.parts)
     try:
-        return ExactGraph(graph.held.eager)
+        return ExactGraph(graph.held.eager, random=random)
     except (RuntimeError, TypeError, AttributeError):
         return None
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from fusec.call.autocast import without_autocast
 from fusec.call.epilogue import Epilogue, put_marks
+from fusec.call.grad_mode import in_modes
 from fusec.call.huge_pages import empty_cpu, empty_large, pooled
 from fusec.call.input_check import UnexpectedInput, size_of, size_range
 from fusec.call.launch import CppRunnable, multiply_into
@@ -71,6 +71,8 @@ def written_graph(graph: CompiledGraph) -> KeptGraph:
             "updates": list(epilogue.updates),
             "returns": [[at, source] for at, source, _ in epilogue.views],
             "marks": written_marks(epilogue.marks),
+            "records": graph.records,
+            "inference": list(graph.inference),
         }
         return KeptGraph(data, tensors)
     if plan is None:
@@ -230,7 +232,7 @@ class LoadedGraph:
             put_marks(epilogue.marks, results)
             return results
 
-        return without_autocast(call) if data["converts"] else call
+        return in_modes(call, data["converts"], data["records"], data["inference"])
 
 
 class LoadedPart:

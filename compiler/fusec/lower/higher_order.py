@@ -39,16 +39,21 @@ class HigherOrderCall:
     Args:
         target: The operator.
         strides: Of each result; None for what is no tensor.
+        name: What people call it, where that is not the operator's own name.
     """
 
     def __init__(
-        self, target: torch._ops.HigherOrderOperator, strides: Sequence[tuple[int, ...] | None]
+        self,
+        target: torch._ops.HigherOrderOperator,
+        strides: Sequence[tuple[int, ...] | None],
+        name: str = "",
     ) -> None:
         self.target = target
+        self.name = name or str(target.name())
         self.strides = tuple(strides)
 
     def __repr__(self) -> str:
-        return str(self.target.name())
+        return self.name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return its results: a tuple without tuples in it, or the only one."""
@@ -104,8 +109,11 @@ def call_whole(
     if target.name() not in _CALLED:
         raise GraphNotLowered(f"{target} has no lowering")
     strides = tuple(_constant_strides(target, meta) for meta in lowering.results)
-    whole = HigherOrderCall(target, strides)
-    reason = f"{target.name()} runs as torch's own"
+    name = str(target.name())
+    if name == "with_effects" and isinstance(args[1], torch._ops.OpOverload):
+        name = str(args[1])  # which it calls in the order written
+    whole = HigherOrderCall(target, strides, name)
+    reason = f"{name.removesuffix('.default')} runs as torch's own"
     return lowering.extern(whole, args, kwargs, f"{reason}: {because}" if because else reason)
 
 

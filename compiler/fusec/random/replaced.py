@@ -235,10 +235,15 @@ class SameNumbers(TorchDispatchMode):
     """Gives eager operators the random numbers that the compiled graph would take.
 
     It holds for one run of a graph: the numbers of a random tensor depend on its place in it.
+
+    Attributes:
+        stands_for: Of an operator that runs in float64 in place of one in another type: that type,
+            which decides what numbers there are.  None: operators run in their own types.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.stands_for: torch.dtype | None = None
         seeds: dict[torch.device, torch.Tensor] = {}
 
         def seed(device: torch.device) -> torch.Tensor:
@@ -255,7 +260,12 @@ class SameNumbers(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run an operator; a random one by its rule."""
+        """Run an operator; a random one by its rule.
+
+        Raises:
+            RuntimeError: It stands for another one, and a tensor of float64 would decide: some of
+                the decisions would be others than those of rounded probabilities.
+        """
         given = kwargs or {}
         in_place = _IN_PLACE.get(func)
         target = in_place or func
@@ -264,12 +274,19 @@ class SameNumbers(TorchDispatchMode):
         like = torch.empty_like(args[0]) if in_place else _result_like(func, args, given)
         if not may_replace(target, like, given):
             return func(*args, **given)
+        raised = like.dtype == torch.float64 and self.stands_for in MANTISSA
+        if raised and target in _DECIDED_BY_TENSORS:
+            raise RuntimeError("probabilities in float64 decide otherwise")
+        like = like.to(self.stands_for) if raised else like
         numbers = RULES[target](self.source, like, *args)
         if numbers is NotImplemented:
             return func(*args, **given)
+        if raised and isinstance(numbers, torch.Tensor):
+            numbers = numbers.double()
         return args[0].copy_(numbers) if in_place else numbers
 
 
+_DECIDED_BY_TENSORS = (aten.bernoulli.default, aten.bernoulli.Tensor)
 _IN_PLACE = {
     aten.bernoulli_.float: aten.bernoulli.p,
     aten.bernoulli_.Tensor: aten.bernoulli.Tensor,

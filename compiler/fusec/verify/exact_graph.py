@@ -16,6 +16,8 @@ import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
+from fusec.random import SameNumbers
+
 _HALVES = (torch.float16, torch.bfloat16)
 _CASTS = frozenset(
     "half bfloat16 float double to type type_as _to_copy convert_element_type".split()
@@ -53,6 +55,7 @@ class ExactGraph(fx.Interpreter):
 
     Args:
         module: The graph, with fake tensors in ``meta["example_value"]``; not changed.
+        random: Whether it takes the random numbers that its kernels would.
 
     Attributes:
         halves: Whether eager has values of float16 or bfloat16 in it.
@@ -61,12 +64,14 @@ class ExactGraph(fx.Interpreter):
         RuntimeError: It holds what cannot be copied.
     """
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, *, random: bool = False) -> None:
         super().__init__(copy.deepcopy(module).to(torch.float64))
         self.extra_traceback = False
         self.halves = any(
             each.dtype in _HALVES for node in self.graph.nodes for each in _values(node)
         )
+        self._random = random
+        self._numbers: SameNumbers | None = None
         self._noise: torch.Generator | None = None
         self._by_chance = False
 
@@ -80,11 +85,16 @@ class ExactGraph(fx.Interpreter):
         """
         self._noise = None if seed is None else torch.Generator().manual_seed(seed)
         self._by_chance = bool(seed)
-        return self.run(*inputs)
+        if not self._random:
+            return self.run(*inputs)
+        with SameNumbers() as self._numbers:
+            return self.run(*inputs)
 
     def run_node(self, n: fx.Node) -> Any:
         """Run one operator in float64, round where it is a cast, add noise where asked."""
         values = _values(n)
+        if self._numbers is not None:
+            self._numbers.stands_for = values[0].dtype if values else None
         if n.op not in ("call_function", "call_method", "call_module") or not values:
             return super().run_node(n)
         args, kwargs = _mapped(_raised, self.fetch_args_kwargs_from_env(n))

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from fusec.timing.line_counts import LineCounts
 
 HEAD_LINES = 24
-EARLY = "timed before the part that makes calls quick was built: run the cell again in a minute"
 
 
 @dataclass(frozen=True)
@@ -184,7 +183,7 @@ class Summary:
         if self.eager and self.fused:
             faster = noise.against(self.fused, self.eager)
             eager, fused = words.duration(self.eager.median), words.duration(self.fused.median)
-            parts.append(f"eager {eager}, fused {fused} ({EARLY if self.early else faster})")
+            parts.append(f"eager {eager}, fused {fused} ({words.EARLY if self.early else faster})")
         return parts
 
     @property
@@ -204,4 +203,4 @@ def located(text: str, place: SourceLine | None, summary: Summary) -> str:
     return f"{text} ({spot})" if spot else text
 
 
-__all__ = ["EARLY", "HEAD_LINES", "KernelView", "Summary", "located"]
+__all__ = ["HEAD_LINES", "KernelView", "Summary", "located"]

@@ -186,6 +186,9 @@ class FuseMagics(Magics):
         else:
             options_text, body, header = line, cell, f"%%fuse {line}".rstrip()
         args = parsed(self.fuse, "%%fuse", options_text)
+        if line.strip() and not body.strip():
+            self._without_code(args, line)
+            return None
         options = CellOptions(
             target=args.target or self.target,
             name=args.name or "",
@@ -226,6 +229,24 @@ class FuseMagics(Magics):
             finally:
                 phases.end()
         return None if _ends_in_semicolon(body) else value
+
+    def _without_code(self, args: argparse.Namespace, line: str) -> None:
+        """Put a kernel that was named into the next cell; all else needs the cell's code.
+
+        Raises:
+            UsageError: Nothing can be done without code.
+        """
+        asked = args.edit if isinstance(args.edit, str) else None
+        if asked is None:
+            raise UsageError(
+                f"%%fuse: there is no code below it; {f'%%fuse {line}'.rstrip()} stands in the "
+                "first line of a cell, its tensor code below"
+            )
+        try:
+            _, kernel = self.session.find(asked)
+        except UnknownName as error:
+            raise UsageError(f"--edit: {error}") from None
+        self._shell.set_next_input(f"%%kernel {asked}\n{kernel.source}")
 
     def _prepare(
         self, body: str, options: CellOptions, frontend: Frontend, header: str | None

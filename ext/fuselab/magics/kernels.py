@@ -60,7 +60,13 @@ class KernelMagics(SessionMagics):
         """
         args = parsed(self.kernel, "%%kernel", line)
         try:
-            self.session.find(args.name)
+            _, known = self.session.find(args.name)
+            if not cell.strip():
+                # What is wanted is the text to begin with: it takes the place of the empty cell.
+                shell: Any = self.shell
+                options = f"%%kernel {line}".rstrip()
+                shell.set_next_input(f"{options}\n{known.source}", replace=True)
+                return
             phases = Phases(self.shell, args.name, quiet=args.quiet)
             with phases.stopping(
                 f"the text in use stays, this one is in fuselab.edits({args.name!r})"
@@ -123,7 +129,7 @@ class KernelMagics(SessionMagics):
                 ) and not any(name == known[0].lstrip("%") for known in found):
                     found.append((f"{sign}{name}", first_sentence(magic.__doc__ or "")))
         ordered = sorted(found, key=lambda row: (not row[0].startswith("%%"), row[0]))
-        return Table(("type", "what it does"), ordered, more="%%fuse? explains one in full")
+        return Table(("magic", "what it does"), ordered, more="%%fuse? explains one in full")
 
     @line_magic
     @magic_arguments()

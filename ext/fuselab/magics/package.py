@@ -37,7 +37,11 @@ class PackageMagics(SessionMagics):
     @line_magic
     @magic_arguments()
     @argument("name", help="Of the file: NAME.fuse, or NAME-CELL.fuse for several cells.")
-    @argument("cells", nargs="*", help="The cells' names; the latest if none is given.")
+    @argument(
+        "cells",
+        nargs="*",
+        help="The cells' names; without one, the cell that is called NAME, or the latest.",
+    )
     @argument(
         "--dynamic",
         type=dimensions,
@@ -71,8 +75,10 @@ class PackageMagics(SessionMagics):
         if args.binaries:
             options["binaries"] = tuple(args.binaries.split(","))
         try:
-            cells = [self.session.cell(each) for each in args.cells or [None]]
             name = args.name.removesuffix(".fuse")
+            # Who writes a cell's name alone means that cell, not the latest one.
+            own = [name] if name in self.session.cells else [None]
+            cells = [self.session.cell(each) for each in args.cells or own]
             written = package_cells(self.session, name, cells, **options)
         except (UnknownName, FuselabError, FusecError, PackageError, OSError) as error:
             raise UsageError(f"%fuse_package: {error}") from None

@@ -58,6 +58,8 @@ class PredictMagics(Magics):
         options, body = (line, cell) if cell is not None else ("", line + "\n")
         args = parsed(self.predict, "%%predict", options)
         if not body.strip():
+            if cell is not None:
+                raise UsageError("%%predict: there is no code below it")
             raise UsageError("%predict takes an expression: %predict x.relu().sum()")
         from fuselab.display.guesses import SUBJECTS, guessed  # imports the compiler
         from fuselab.session.predicting import predict_cell

@@ -9,7 +9,6 @@ from typing import Any, cast
 import ipywidgets as widgets
 
 from fuselab.display import noise, words
-from fuselab.display.summary import EARLY
 from fuselab.panel.context import Bench, CellFacts, PanelCell
 from fuselab.panel.tabs import TABS
 from fuselab.panel.tabs.kernels import KernelsTab
@@ -224,7 +223,7 @@ def head_line(name: str, facts: CellFacts) -> str:
         parts.append(f"fused {words.duration(fused.median)}")
     texts = [escape(part) for part in parts]
     if eager and fused and facts.early:
-        texts.append(escape(EARLY))
+        texts.append(escape(words.EARLY))
     elif eager and fused:
         ratio = noise.against(fused, eager)
         color = COLORS.get(noise.pace(fused, eager), "inherit")

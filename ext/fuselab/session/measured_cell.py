@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,13 @@ def call_facts(graph: Any) -> tuple[Any, ...]:
     )
 
 
+def _drawing_nothing() -> AbstractContextManager[None]:
+    """Put torch's generators back: a cell draws what it would without being looked at."""
+    from fusec.random import generators_kept  # imports the compiler
+
+    return generators_kept()
+
+
 @dataclass(eq=False, repr=False)
 class MeasuredCell(CompiledCell):
     """A compiled cell with its times and its verdict.
@@ -98,6 +106,9 @@ class MeasuredCell(CompiledCell):
     _other_seconds: dict[str, float] = field(default_factory=dict, init=False)  # no products
     _seen: tuple[Any, ...] = field(default=(), init=False)
     _measured: tuple[Any, ...] = field(default=(), init=False)
+    _limited: tuple[Any, ...] = field(default=(), init=False)  # calls whose limit is known
+    # The calls of ATen that were timed in one run with the kernels; None where they were not.
+    _stepped: list[tuple[str, SourceLine | None, Timing]] | None = field(default=None, init=False)
     _checked: tuple[Any, ...] = field(default=(), init=False)
 
     def measure(self, seconds: float = 0.3) -> tuple[Timing | None, Timing | None]:
@@ -138,10 +149,12 @@ class MeasuredCell(CompiledCell):
             self._extern_seconds, self._other_seconds = {}, {}
             named = self.kernels.items()
             self.kernel_times = {name: times[id(k)] for name, k in named if id(k) in times}
+            self._stepped = None if self.externs else []
             if whole:
                 # Lines that call a library have their share of the time as well.
                 short = self.fused is not None and self.fused.median < MOST_STEPPED
-                self.kernel_times = self._time_steps(seconds / 3, externs=short)[0]
+                self.kernel_times, calls = self._time_steps(seconds / 3, externs=short)
+                self._stepped = calls if short else None
             self._measure_limit(runs)
             self._measured = self._timed_state()
             return self.eager, self.fused
@@ -159,7 +172,7 @@ class MeasuredCell(CompiledCell):
         Returns:
             Seconds, summed over the graphs; None where one did not run or runs in eager.
         """
-        with self.lock:
+        with self.lock, _drawing_nothing():
             limits = []
             graphs = self.latest_graphs
             for graph in graphs:
@@ -167,7 +180,18 @@ class MeasuredCell(CompiledCell):
                     limits.append(graph.limit())
             known = [each for each in limits if each is not None]
             self.traffic = sum_of_limits(known) if len(known) == len(graphs) else None
+            self._limited = self._calls()
             self._set_limit()
+            return self.limit
+
+    def know_limit(self) -> float | None:
+        """Return the limit, measured unless that of the latest calls is known.
+
+        What a page shows is then what the result shows: two measurements would differ.
+        """
+        with self.lock:
+            if self.traffic is None or self._limited != self._calls():
+                return self.measure_limit()
             return self.limit
 
     def _set_limit(self) -> None:
@@ -230,10 +254,12 @@ class MeasuredCell(CompiledCell):
         """
         if checked and self._checked != self._state():
             phase("checking")
-            self.check()
+            with _drawing_nothing():
+                self.check()
         if timed and self._measured != self._timed_state():
             phase("measuring")
-            self.measure(seconds)
+            with _drawing_nothing():
+                self.measure(seconds)
         if self.live or self.pending:
             self.begin_run()  # nobody announces the calls of functions
 
@@ -255,7 +281,7 @@ class MeasuredCell(CompiledCell):
             return None
         runs: list[dict[str, Timing]] = []
         try:
-            with self.lock:
+            with self.lock, _drawing_nothing():
                 for graph in self.latest_graphs:
                     call = self._peer(graph, compiler).wait(stop)
                     if call is None:
@@ -324,6 +350,9 @@ class MeasuredCell(CompiledCell):
     ) -> dict[str, Timing]:
         """Time every kernel and every call of ATen alone, interleaved, on the latest inputs.
 
+        What ``measure`` has timed of the same calls is taken: other times of the same kernels would
+        stand beside a result's.
+
         Args:
             seconds: For each graph.
             stop: Asked between rounds.
@@ -333,8 +362,11 @@ class MeasuredCell(CompiledCell):
             The kernels' go to ``kernel_times``.
         """
         with self.lock:
-            kernels, calls = self._time_steps(seconds, stop)
-            self.kernel_times |= kernels
+            calls = self._stepped if self._measured == self._timed_state() else None
+            if calls is None or not self.kernel_times:
+                with _drawing_nothing():
+                    kernels, calls = self._time_steps(seconds, stop)
+                self.kernel_times |= kernels
             found: dict[str, list[Timing]] = {}
             for name, where, timing in calls:
                 line = words.where(where, self.filename)

@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import json
 import re
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +20,8 @@ from fusec.ahead.artefact import KIND, TEXT
 from fusec.ahead.places import RELATION_NAMES, relation_code
 from fusec.cache import default_store
 from fusec.compiled.references import NotKept, reference, resolve
+from fusec.machine import GpuFacts
+from support.processes import run_python
 
 SCALE = 2.0
 
@@ -447,6 +448,11 @@ def test_a_changed_file_or_function_is_refused(tmp_path):
     compiled = fusec.compile(changed.outer)
     torch.testing.assert_close(compiled(x), x.cosh() + 1)
     assert "is another" in compiled.taken_up.refused[0]
+    with (
+        fusec.frozen(),
+        pytest.raises(fusec.FrozenMiss, match=r"not used:\n.*written_module.py is an"),
+    ):
+        compiled(x.double())
     module = _module(path, text)
     module.inner = lambda x: x.tan()
     compiled = fusec.compile(module.outer)
@@ -457,6 +463,17 @@ def test_other_options_have_artefacts_of_their_own():
     kept(function, (torch.ones(4, 8),))
     assert not fusec.compile(function, eager_random=True).taken_up.artefacts
     assert fusec.compile(function, keep_inputs=True).taken_up.artefacts
+
+
+def test_whether_a_gpu_was_used_before_changes_nothing(monkeypatch):
+    """What is kept runs on the CPU; once the driver is started, the machine's facts say more."""
+    kept(function, (torch.ones(4, 8),))
+    used = GpuFacts("sm_80", 108, there=True)
+    monkeypatch.setattr("fusec.machine._this_gpu", lambda name: used)
+    compiled, x = fusec.compile(function), torch.randn(4, 8)
+    assert compiled.options.facts.gpu is used
+    with fusec.frozen():
+        torch.testing.assert_close(compiled(x), function(x))
 
 
 def test_other_compilers_and_functions_are_served_by_nobody_else():
@@ -498,12 +515,9 @@ torch.manual_seed(0)
 model = small_model.Model().eval()
 x = torch.ones(3, 8)
 with torch.no_grad():
-    if sys.argv[1] == "write":
-        print(fusec.precompile(model, [(x,)]).complete)
-    else:
-        with fusec.frozen():
-            result = fusec.compile(model)(x)
-        print(torch.allclose(result, model(x)))
+    with fusec.frozen():
+        result = fusec.compile(model)(x)
+    print(torch.allclose(result, model(x)))
 """
 MODEL = """
 from torch import nn
@@ -518,14 +532,16 @@ class Model(nn.Module):
 """
 
 
-def test_a_second_process_captures_nothing(tmp_path):
+def test_a_second_process_captures_nothing(tmp_path, monkeypatch):
     (tmp_path / "small_model.py").write_text(MODEL)
-    text = SECOND.format(folder=str(tmp_path))
-    for what in ("write", "read"):
-        done = subprocess.run(
-            [sys.executable, "-c", text, what], capture_output=True, text=True, check=False
-        )
-        assert done.stdout.strip().endswith("True"), done.stderr[-2000:]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import small_model
+
+    torch.manual_seed(0)
+    with torch.no_grad():
+        assert fusec.precompile(small_model.Model().eval(), [(torch.ones(3, 8),)]).complete
+    monkeypatch.delitem(sys.modules, "small_model")
+    assert run_python(SECOND.format(folder=str(tmp_path))).strip().endswith("True")
 
 
 # -- calls that record for autograd -----------------------------------------------------------

@@ -45,6 +45,10 @@ def closure(net):
     return step
 
 
+def in_inference_mode(net):
+    return torch.inference_mode()(lambda x: net(x) - 1)
+
+
 def in_a_dictionary(net):
     table = {"net": net}
     return lambda x: table["net"](x)  # noqa: PLW0108
@@ -67,6 +71,8 @@ FORMS = {
     "lambda": lambda net: lambda x: net(x),  # noqa: PLW0108
     "default": lambda net: lambda x, net=net: net(x),
     "decorated": decorated,
+    "no_grad": without_gradients,
+    "inference mode": in_inference_mode,
     "method of an object": lambda net: Server(net).serve,
     "object": Server,
     "method of the module": lambda net: net.part,
@@ -90,7 +96,10 @@ def test_what_calls_a_module_is_taken_up(form, tmp_path, monkeypatch):
         compiled = fusec.compile(function)
         with fusec.frozen():
             found = compiled(x)
-        torch.testing.assert_close(found, function(x))
+        expected = function(x)
+        torch.testing.assert_close(found, expected)
+        assert found.requires_grad == expected.requires_grad
+        assert found.is_inference() == expected.is_inference()
         assert compiled.graphs == ()
         net.inner.register_forward_hook(lambda *_: None)  # what was captured had none
         with fusec.frozen(), pytest.raises(fusec.FrozenMiss):

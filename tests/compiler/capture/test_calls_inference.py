@@ -162,3 +162,23 @@ def test_wrappers_with_nothing_to_do_are_looked_through() -> None:
     assert direct.within_idle(subclasses) is subclasses
     around = EffectTokensWrapper().post_compile(subclasses, 0)
     assert direct.within_idle(around) is subclasses
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_operators_that_record_nothing_go_past_torchs_wrappers(mode):
+    """What serves is often a function under ``no_grad``, called where autograd is on."""
+    weight = torch.nn.Parameter(torch.randn(6, 6))
+
+    @mode()
+    def function(x):
+        return (x @ weight).relu()
+
+    compiled, x = fusec.compile(function, dynamic=False), torch.randn(3, 6)
+    for given in (x, x.clone().requires_grad_()):
+        expected = function(given)
+        for _ in range(3):
+            found = compiled(given)
+            torch.testing.assert_close(found, expected)
+            assert (found.requires_grad, found.is_inference()) == (False, expected.is_inference())
+            assert torch.is_grad_enabled()
+    assert all(graph.plain is not None for graph in compiled.graphs)

@@ -215,6 +215,26 @@ def test_inputs_updated_in_place() -> None:
 
 
 @pytest.mark.parametrize("graphs", [False, True])
+def test_kernels_read_what_was_just_updated(graphs: bool) -> None:
+    """The new values of large tensors are read where they were written, by kernels right behind."""
+
+    def step(p: list[torch.Tensor], g: list[torch.Tensor], m: list[torch.Tensor]) -> Any:
+        torch._foreach_lerp_(m, g, 0.1)
+        torch._foreach_addcdiv_(p, m, torch._foreach_sqrt(torch._foreach_abs(g)), -1e-3)
+        return p[0].view(-1)[-1:] * 1, p[1].flip(0)[:64] + m[1][:64]
+
+    compiled = fusec.compile(step, cuda_graphs=graphs)
+    p, g, m = ([torch.rand(2048, 1024 + n, device="cuda") + 0.5 for n in range(3)] for _ in "pgm")
+    theirs = copy.deepcopy((p, g, m))
+    for call in range(40):
+        if call % 3 == 0:  # the gradients elsewhere, as autograd leaves them
+            g, theirs = [t.clone() for t in g], (theirs[0], [t.clone() for t in g], theirs[2])
+        close(compiled(p, g, m), step(*theirs))
+    close((*p, *m), (*theirs[0], *theirs[2]))
+    assert sum("where it lies" in d.reason for each in compiled.graphs for d in each.fusions) >= 4
+
+
+@pytest.mark.parametrize("graphs", [False, True])
 def test_training(graphs: bool) -> None:
     def make() -> nn.Module:
         torch.manual_seed(1)

@@ -28,6 +28,9 @@ CALLS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[int, ...], 
     "mse_loss": (lambda x: F.mse_loss(x, x * 2), (6, 6), ["mse_loss"]),
     "normalize": (lambda x: F.normalize(x, dim=1), (6, 6), ["normalize_kernel"]),
     "vector_norm": (lambda x: x.norm(), (6, 6), ["vector_norm"]),
+    "dropout": (lambda x: F.dropout(F.gelu(x), 0.1), (6, 6), ["dropout_gelu"]),
+    "gumbel": (F.gumbel_softmax, (6, 6), ["gumbel_softmax"]),
+    "randn": (lambda x: x + torch.randn(6, 6), (6, 6), ["randn_kernel"]),
     "gelu_backward": (
         lambda x: torch.autograd.grad(F.gelu(x).sum(), x)[0],
         (6, 6),
@@ -53,3 +56,11 @@ def test_what_a_pass_makes_has_no_overload_in_its_name() -> None:
     texts = [kernel.source for kernel in compiled.kernels.values()]
     assert texts
     assert not [found for text in texts for found in re.findall(r"\w+_default\w*", text)]
+
+
+def test_a_call_in_its_order_is_called_what_it_calls() -> None:
+    """The check of ``linalg.solve`` was ``with_effects`` in a result."""
+    compiled = fusec.compile(lambda a: torch.linalg.solve(a, a.sum(1)), target="plain")
+    compiled(torch.eye(4) * 3)
+    (graph,) = compiled.graphs
+    assert "aten._linalg_check_errors.default" in [call.name for call in graph.externs]

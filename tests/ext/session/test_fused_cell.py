@@ -14,9 +14,9 @@ from fusec.call import native
 from fusec.report import SourceLine, Timing, Verdict
 from fuselab.display import listing, noise, words
 from fuselab.display.outcomes import Table, TuningOutcome, trial_line
-from fuselab.display.pages.timings import time_rows
+from fuselab.display.pages.timings import time_rows, timings_page
 from fuselab.display.style import Style
-from fuselab.display.summary import EARLY, HEAD_LINES, KernelView
+from fuselab.display.summary import HEAD_LINES, KernelView
 from fuselab.session import measured_cell
 from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
@@ -273,19 +273,22 @@ class TestMeasuring:
         before = order.count("timed")
         cell.update()
         assert order.count("timed") == before
-        assert EARLY not in cell.text()  # it was there in time
+        assert words.EARLY not in cell.text()  # it was there in time
         built = True  # it took longer than anybody waits: what was timed without it is timed again
         cell.update()
         assert order.count("timed") == 2 * before
         monkeypatch.setattr(native, "await_types", lambda seconds: False)
         cell.measure()
         # In the head, in place of a comparison; nothing else compares either.
-        assert f"fused 5.71 ms ({EARLY})" in cell.text().splitlines()[0]
-        assert f"fused 5.71 ms ({EARLY})" in read(cell.html())
+        assert f"fused 5.71 ms ({words.EARLY})" in cell.text().splitlines()[0]
+        assert f"fused 5.71 ms ({words.EARLY})" in read(cell.html())
         assert not re.search(r"faster|slower|the same", cell.text().partition(", its body")[0])
         assert cell.summary().bound == ""
         assert cell.png() is None
         assert ("fused, whole cell", "timed too early") in [(r[0], r[2]) for r in time_rows(cell)]
+        page = timings_page(cell).text
+        assert words.EARLY in page.splitlines()[0]
+        assert not re.search(r"faster|slower|as fast|the same", page)
 
     def test_partial_failure_gives_no_figure(self, session):
         cell = fused(session, update=False)

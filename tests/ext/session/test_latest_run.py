@@ -10,6 +10,7 @@ import torch
 
 from fuselab.display import words
 from fuselab.display.pages.fusion import parts_of
+from fuselab.display.pages.subjects import limits_of, timings_of
 from fuselab.panel import workbench
 from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fuse_function import fuse
@@ -228,3 +229,36 @@ def test_a_cell_that_trains_takes_one_step_a_run(session: Session) -> None:
                 exec(body, session.namespace | {"x": x})
         weights.append(model.weight.detach().clone())
     torch.testing.assert_close(*weights)
+
+
+@pytest.mark.parametrize("body", ["y = torch.tanh(x)", "y = torch.tanh(x @ x)"])
+def test_pages_take_what_the_result_has_measured(session: Session, body: str) -> None:
+    """Times and limits measured once more would differ from those of the card above."""
+    cell = ran(session, body, torch.randn(64, 64))
+    before = cell.traffic, cell.limit, dict(cell.kernel_times)
+    assert before[0] is not None
+    limit = words.duration(before[0].limit)
+    assert limit in limits_of(cell).text
+    timings_of(cell)
+    assert (cell.traffic, cell.limit, cell.kernel_times) == before
+    assert len(cell.extern_times) == body.count("@")
+    ran(session, body, torch.randn(32, 32))  # another call has others
+    limits_of(cell)
+    assert cell.traffic is not before[0]
+
+
+def test_what_looks_at_a_cell_draws_no_numbers_of_the_notebooks(session: Session) -> None:
+    """Timing drew a seed a call: what a notebook drew next hung on how often that was."""
+    torch.manual_seed(0)
+    cell, program = session.prepare(
+        "y = torch.nn.functional.dropout(x, 0.5)", CellOptions(name="c"), Frontend()
+    )
+    session.namespace["x"] = torch.ones(8, 64)
+    session.run(cell, program)
+    state = torch.get_rng_state()
+    cell.update(seconds=0.02)
+    (kernel,) = cell.kernels.values()
+    session.edit(kernel.name, kernel.source + "\n// a comment\n")
+    session.tune(kernel.name, 0.2)
+    timings_of(cell)
+    assert torch.equal(torch.get_rng_state(), state)

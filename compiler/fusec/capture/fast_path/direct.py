@@ -43,25 +43,26 @@ LOOKED_UP = frozenset(
 _IDLE = ("EffectTokensWrapper.post_compile.", "FunctionalizedRngRuntimeWrapper.post_compile.")
 
 
-def epilogue_instead_of_wrappers(
-    inputs: int, *, calls_operators: bool, records: bool
-) -> Epilogue | None:
+def epilogue_instead_of_wrappers(inputs: int, *, would_record: bool) -> Epilogue | None:
     """Return what to do in place of AOTAutograd's wrappers; None if they are needed.
 
     It is asked while AOTAutograd compiles the graph.
 
     Args:
         inputs: How many inputs the graph has that TorchDynamo captured.
-        calls_operators: Whether ATen's operators run in it, and not only kernels.
-        records: Whether autograd is on where the graph is called.
+        would_record: Whether ATen's operators run in it, of which autograd would keep a record
+            where the graph is called.
     """
     context = torch._guards.TracingContext.try_get()
     record = getattr(context, "fw_metadata", None)
     try:
-        if record is None or not _is_plain(record, inputs, calls_operators and records):
+        if record is None or not _is_plain(record, inputs):
             return None
         views = _views(record)
         if views is None:
+            return None
+        # Operators then run with autograd off, in which a view of an input must not be made.
+        if would_record and any(make is not None for _, _, make in views):
             return None
         return Epilogue(tuple(record.mutated_inp_runtime_indices), views, marks_of(record))
     except _UNKNOWN:
@@ -242,11 +243,8 @@ def _name_of_marks() -> str:
     return str(name)
 
 
-def _is_plain(record: Any, inputs: int, would_record: bool) -> bool:
+def _is_plain(record: Any, inputs: int) -> bool:
     if len(record.input_info) != inputs:
-        return False
-    # Kernels record nothing for autograd; operators would.
-    if would_record and any(each.requires_grad for each in record.input_info):
         return False
     return bool(
         updates_are_plain(record)

@@ -48,6 +48,11 @@ def replace_random(module: fx.GraphModule) -> int:
         for key in NOTES:
             if key in current.meta and target is not random_seed:
                 made.meta[key] = current.meta[key]
+        # What it is a part of: kernels are called what was called.
+        made.meta["original_aten"] = current.meta.get("original_aten", current.target)
+        for key in ("source_fn_stack", "fwd_source_fn_stack"):
+            if key in current.meta:
+                made.meta[key] = current.meta[key]
         return made
 
     source = Source(seed, call)

@@ -9,7 +9,7 @@ from typing import Any
 from fusec.devices import where_computed
 from fusec.timing.limits import MeasuredLimits, copy_time, machine
 from fuselab.display import words
-from fuselab.display.bounds import limit_words, part_of_a_copy
+from fuselab.display.bounds import Traffic, limit_words, part_of_a_copy
 from fuselab.display.pages.counters import NO_GPU
 from fuselab.display.pages.page import Page, indented, static_table
 from fuselab.display.plots.machine import RooflinePoint
@@ -32,12 +32,21 @@ def roofline_points(cell: Any) -> list[RooflinePoint]:
     return sorted(found, key=lambda point: -point.seconds)
 
 
-def copies_of(points: Sequence[RooflinePoint], device: str) -> dict[int, float]:
+def copies_of(
+    points: Sequence[RooflinePoint], device: str, traffic: Traffic | None = None
+) -> dict[int, float]:
     """Return the seconds of a copy of as many bytes as each kernel moves, by those bytes.
 
     What a cell's limit is: a copy through memory says nothing of data that stay in a cache.
+
+    Args:
+        points: The kernels.
+        device: Where the copies run.
+        traffic: The cell's: its copy is known, and stands in its limit.
     """
-    return {count: _copy_seconds(count, device) for count in {point.bytes for point in points}}
+    known = {traffic.least: traffic.copy} if traffic is not None and traffic.copy > 0 else {}
+    counts = {point.bytes for point in points}
+    return {count: known.get(count) or _copy_seconds(count, device) for count in counts}
 
 
 @functools.lru_cache(maxsize=256)
@@ -95,9 +104,9 @@ def limits_page(cell: Any) -> Page:
         return Page(said, f"<b>{said}</b>")
     arguments = [a.device for k in cell.kernels.values() for a in k.signature.arguments]
     found = machine(where_computed(arguments))
-    cell.measure_limit()
+    cell.know_limit()
     points = roofline_points(cell)
-    rows = roofline_rows(points, found, copies_of(points, found.device))
+    rows = roofline_rows(points, found, copies_of(points, found.device, cell.traffic))
     title = f"{cell.name}: the limit is not known: a graph did not run, or runs in eager"
     if cell.traffic is not None and cell.traffic.limit > 0:
         takes = f"takes {words.duration(cell.fused.median)}; " if cell.fused is not None else ""

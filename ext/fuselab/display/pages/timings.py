@@ -40,18 +40,19 @@ def time_rows(facts: Any) -> list[tuple[str, str, str, str]]:
     """
     rows: list[tuple[str, str, str, str]] = []
     eager, fused = facts.eager, facts.fused
+    early = getattr(facts, "early", False)
     if eager:
         rows.append(("eager, whole cell", words.spread(eager), "", str(eager.samples)))
     if facts.limit:
         ratio = noise.compared(facts.limit, fused, "fused") if fused else ""
         if fused and fused.median <= facts.limit:
             ratio = "reached"
+        ratio = "" if early else ratio
         rows.append(("the limit of this machine", words.duration(facts.limit), ratio, ""))
     for name, timing in facts.others.items():
         rows.append((f"{peer_title(name)}, whole cell", *_row(timing, eager)))
     if fused:
         spread, ratio, samples = _row(fused, eager)
-        early = getattr(facts, "early", False)
         rows.append(("fused, whole cell", spread, "timed too early" if early else ratio, samples))
     edits = {name: pair for name, *pair in edits_of(facts.kernels)}
     for name, kernel in facts.kernels.items():
@@ -137,7 +138,8 @@ def timings_page(cell: Any) -> Page:
     head = f"{cell.name}: nothing was timed"
     if fused and eager:
         head = f"{cell.name}: {words.duration(fused.median)}"
-        head += f", {noise.compared(fused, eager, 'eager')}"
+        early = getattr(cell, "early", False)
+        head += f", {words.EARLY if early else noise.compared(fused, eager, 'eager')}"
     rows, steps = time_rows(cell), step_rows(cell)
     notes = [*failures_of(cell), check_note(cell), step_note(cell), *noise_notes(cell)]
     notes += [eager.method] if eager else []

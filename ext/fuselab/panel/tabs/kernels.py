@@ -19,7 +19,7 @@ from fuselab.panel.tabs.kernel_lines import KernelLines
 from fuselab.panel.tabs.kernels_more import More
 from fuselab.panel.tabs.tuning import TuningTab
 from fuselab.panel.widgets import markup, plain
-from fuselab.panel.widgets.controls import Tunables
+from fuselab.panel.widgets.controls import Moves, Tunables
 from fuselab.panel.widgets.copying import CopyButton
 from fuselab.panel.widgets.editor import Editor
 from fuselab.panel.widgets.linking import cell_lines, links_of, packed
@@ -48,6 +48,7 @@ class KernelsTab:
         self.summary = plain.beside()
         self.place = plain.box()
         self.tunables = Tunables(self._set_tunable)
+        self._moves = Moves()
         self.check = plain.button(
             "Check",
             "Build it, run it in another process, compare and time it (Ctrl+Enter)",
@@ -155,9 +156,12 @@ class KernelsTab:
             return
 
         def job() -> None:
-            if self.editor is not None:
-                self.editor.sync()
             with bench.state:
+                moves = self._moves.known()
+            arrived = self.editor is None or self.editor.sync()
+            with bench.state:
+                if arrived:
+                    self._moves.drop(moves)
                 text = bench.draft(name)
             work(name, kernel, text)
 
@@ -173,7 +177,7 @@ class KernelsTab:
 
     def _typed(self, document: str, text: str) -> None:
         with self._bench.state:
-            self._bench.set_draft(document, text)
+            self._bench.set_draft(document, self._moves.apply(document, text))
             self.refresh()
 
     def _key_check(self, _document: str, _text: str) -> None:
@@ -188,8 +192,10 @@ class KernelsTab:
             # While the controls are filled they report what the text already says.
             if kernel is None or self._filling:
                 return
-            text = set_tunables(self._bench.draft(self._bench.selected), {name: value})
-            self._bench.set_draft(self._bench.selected, text)
+            selected = self._bench.selected
+            text = self._bench.draft(selected)
+            self._moves.add(selected, name, text, value)
+            self._bench.set_draft(selected, set_tunables(text, {name: value}))
             self._bench.changed()
         self.start_check()
 

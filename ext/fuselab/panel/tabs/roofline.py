@@ -55,8 +55,8 @@ class Roofline(LazyTab):
                 found = machine(where_computed(arguments))
                 if not cell.kernel_times:
                     cell.refresh()
-                cell.measure_limit()
-                self._copies = copies_of(roofline_points(cell), found.device)
+                cell.know_limit()
+                self._copies = copies_of(roofline_points(cell), found.device, cell.traffic)
             self._found = found
 
         self._bench.do("Measuring the machine", job, JOB)

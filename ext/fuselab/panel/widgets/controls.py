@@ -7,8 +7,42 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from fusec.tunables import Tunable, read_tunables
+from fusec.tunables import Tunable, read_tunables, set_tunables
 from fuselab.panel.widgets import plain
+
+
+class Moves:
+    """The controls that were moved while the page may hold a text that has not arrived here.
+
+    What is typed and what is moved may be delivered on different threads, in any order: a text
+    that was typed before the control moved must not take the move back.
+    """
+
+    def __init__(self) -> None:
+        self._moves: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def add(self, document: str, name: str, text: str, value: int) -> None:
+        """Remember that a tunable of ``text`` was set to ``value``."""
+        before = next((t.value for t in read_tunables(text) if t.name == name), value)
+        before, _ = self._moves.get((document, name), (before, value))
+        self._moves[document, name] = before, value
+
+    def apply(self, document: str, text: str) -> str:
+        """Return a text that arrived, with what was moved since: what it has as it was before."""
+        there = {t.name: t.value for t in read_tunables(text)}
+        moves = {n: move for (d, n), move in self._moves.items() if d == document}
+        older = {n: now for n, (before, now) in moves.items() if there.get(n) == before}
+        return set_tunables(text, older) if older else text
+
+    def known(self) -> frozenset[tuple[tuple[str, str], tuple[int, int]]]:
+        """Return what is remembered now, for ``drop``."""
+        return frozenset(self._moves.items())
+
+    def drop(self, known: frozenset[tuple[tuple[str, str], tuple[int, int]]]) -> None:
+        """Forget moves, now that all that was typed before them has arrived; not later ones."""
+        for key, move in known:
+            if self._moves.get(key) == move:
+                del self._moves[key]
 
 
 class Tunables:

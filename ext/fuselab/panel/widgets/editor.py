@@ -101,7 +101,7 @@ class Editor(Scripted):
         before, after = extent.first - 1, extent.count - extent.last
         return {"text": text, "before": before, "after": after}
 
-    def sync(self, timeout: float = 0.5) -> None:
+    def sync(self, timeout: float = 0.5) -> bool:
         """Wait until the text that the page shows right now has arrived here.
 
         A click and the edit before it may be delivered on different threads, in any order. Where
@@ -110,13 +110,16 @@ class Editor(Scripted):
 
         Args:
             timeout: Seconds.
+
+        Returns:
+            Whether it has: False where nobody answered in time.
         """
         if not self._shown:
-            return
+            return True
         self._asked += 1
         self._answered.clear()
         self.send({"kind": "sync", "id": self._asked})
-        self._answered.wait(timeout)
+        return self._answered.wait(timeout)
 
     def take(self, text: str) -> None:
         """Take a text that was typed elsewhere, as if the page had sent it."""

@@ -178,7 +178,14 @@ def from_memory(text: str, dtype: torch.dtype) -> Expression:
 def cast_node(node: Cast, arg: Expression, use: Use) -> Expression:
     """Return a ``Cast`` node."""
     if node.bitcast:
-        return Expression(f"__builtin_bit_cast({C_TYPES[node.dtype]}, {arg.text})", ATOM, arg.reads)
+        # A struct that says how it is copied is none that a bit cast takes: its bits are.
+        source, target = node.args[0].dtype, node.dtype
+        text = f"{arg.within(ATOM)}.bits" if source in HALVES else arg.text
+        held = "uint16_t" if target in HALVES else C_TYPES[target]
+        if source not in HALVES or held != "uint16_t":
+            text = f"__builtin_bit_cast({held}, {text})"
+        text = f"{C_TYPES[target]}{{{text}}}" if target in HALVES else text
+        return Expression(text, ATOM, arg.reads)
     return cast_expression(node.args[0].dtype, node.dtype, arg, use)
 
 

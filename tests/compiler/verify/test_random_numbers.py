@@ -1,0 +1,86 @@
+"""Graphs that draw random numbers are judged beside float64 as well, with the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fusec
+from fusec.random import SameNumbers
+from fusec.report import Verdict
+
+BFLOAT16 = torch.bfloat16
+LAYER = torch.nn.Linear(64, 64, dtype=BFLOAT16, bias=False)
+
+DRAWN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "dropout": lambda x: x + LAYER(F.dropout(F.gelu(LAYER(x)), 0.1)),
+    "numbers": lambda x: (
+        (LAYER(x) * torch.rand_like(x)).softmax(-1)
+        + torch.where(torch.rand_like(x) < 0.5, x, -x).exp()
+        + torch.randn(x.shape, dtype=x.dtype)
+    ),
+}
+
+
+def verdict_of(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Verdict:
+    torch._dynamo.reset()
+    compiled = fusec.compile(function, keep_inputs=True)
+    compiled(x)
+    (graph,) = compiled.graphs
+    verdict: Verdict = graph.verify(timed=False)
+    return verdict
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_graph_in_half_precision_has_a_float64_run(name: str) -> None:
+    torch.manual_seed(0)
+    verdict = verdict_of(DRAWN[name], torch.randn(96, 64, dtype=BFLOAT16))
+    assert verdict.ok, verdict.reason
+    (output,) = verdict.outputs
+    # With other numbers it would be off by as much as the numbers are.
+    assert output.eager_against_float64 is not None
+    assert output.eager_against_float64 < 0.3  # rounding of sums near 30
+
+
+def test_without_float64_it_would_be_called_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the rule of eager alone says of a right block: why the float64 run is there."""
+    torch.manual_seed(0)
+    x = torch.randn(96, 64, dtype=BFLOAT16)
+    monkeypatch.setattr("fusec.compiled.checking._in_float64", lambda graph: None)
+    assert not verdict_of(DRAWN["dropout"], x).ok
+
+
+def test_tensors_that_decide_have_no_float64_run() -> None:
+    """Probabilities of float64 decide otherwise than rounded ones."""
+    verdict = verdict_of(lambda p: torch.bernoulli(p) * 2, torch.rand(64, dtype=BFLOAT16))
+    assert verdict.ok
+    assert verdict.outputs[0].eager_against_float64 is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, BFLOAT16, torch.float32])
+def test_float64_draws_what_the_other_type_draws(dtype: torch.dtype) -> None:
+    numbers = []
+    for stands_for in (None, dtype):
+        torch.manual_seed(3)
+        with SameNumbers() as mode:
+            mode.stands_for = stands_for
+            given = torch.empty(100, dtype=torch.float64 if stands_for else dtype)
+            numbers.append([torch.rand_like(given), F.dropout(given.fill_(1.0), 0.5)])
+    for plain, mine in zip(*numbers, strict=True):
+        assert mine.dtype == torch.float64
+        assert torch.equal(mine.to(dtype), plain)
+
+
+def test_a_kernel_that_drops_others_is_wrong() -> None:
+    """The float64 run excuses roundings, and nothing else."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    compiled = fusec.compile(DRAWN["dropout"], keep_inputs=True)
+    compiled(torch.randn(96, 64, dtype=BFLOAT16))
+    (graph,) = compiled.graphs
+    (kernel,) = (each for each in graph.kernels if "0.9" in each.source)
+    found = kernel.check(kernel.source.replace("0.9", "0.89", 1), timed=False)
+    assert not found.ok

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,9 @@ def private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FUSEC_CACHE_DIR", str(cache))
         patch.setenv("FUSEC_TUNED", "0")  # a test that tunes changes no other's kernels
+        # Every kernel's three files would wait for the disk. No test pulls the plug: what a
+        # process that is killed has written is there all the same.
+        patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
         # Many tests wait for it: it must not give way to the tests of the other worker.
         from fusec.call import native
@@ -100,7 +104,18 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
     if isinstance(collector, pytest.Module):
         import torch
 
+        leave_trace_unread()
         torch.manual_seed(0)
+
+
+def leave_trace_unread() -> None:
+    """Keep pytest from listening to torch's trace, which nobody has on who uses torch.
+
+    pytest puts its handlers on every logger that does not propagate. Where this one has any, torch
+    writes each graph that it captures, in words and as JSON, which takes longer than many a test.
+    """
+    trace = logging.getLogger("torch.__trace")
+    setattr(trace, "addHandler", lambda handler: None)  # noqa: B010 (a method)
 
 
 @pytest.fixture(autouse=True)

@@ -36,6 +36,7 @@ from fusec.capture.limits import as_often_as_asked
 from fusec.capture.module_hooks import hook_tables, put_around, puts_hook, share_hooks
 from fusec.capture.repeated_layers import RepeatedLayers
 from fusec.capture.shortcut import Shortcut, find_frame
+from fusec.capture.side_effects import Noted
 from fusec.compiled.graph import CompiledGraph
 from fusec.errors import BadOption, FusecError
 from fusec.inspect.explain import Explanation
@@ -139,10 +140,10 @@ class CompiledFunction:
         return result
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        try:
+        with contextlib.suppress(CompiledMeanwhile):
             return self._optimized(*args, **kwargs)
-        except CompiledMeanwhile:
-            return self._call_again(args, kwargs)
+        # outside of it: what the function itself raises is to name nothing of ours
+        return self._call_again(args, kwargs)
 
     def _call_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call what another thread has compiled, or moved in torch's list, meanwhile."""
@@ -165,6 +166,12 @@ class CompiledFunction:
             self._watch.root = frame[0].__code__ if frame is not None else None
             self._taken.look(self._optimized, self.options)
         return self._taken
+
+    @property
+    def effects(self) -> tuple[Noted, ...]:
+        """What it changes beside its result, with the code that was captured."""
+        own = self._watch.effects if self._watch is not None else {}
+        return (*own, *(each for part in self.parts for each in part.effects))
 
     @property
     def taken_up(self) -> TakenUp:

@@ -275,7 +275,8 @@ class OutputError:
         against_eager: Largest absolute difference to eager's result; 0 for equal, nan where
             one is NaN and the other is not.
         against_float64: Largest absolute difference to the float64 run; None where no float64
-            run exists (integers, random numbers).
+            run exists (integers, probabilities that decide); infinite where it is NaN or infinite
+            and the float64 run is not.
         eager_against_float64: The same figure for eager itself.
         allowed: The largest difference to eager that passes at the worst element.
         worst: Index of the worst element.

@@ -445,6 +445,20 @@ MEMORY = (
         "#include <cstdlib>\n",
     ),
     Fault(
+        "writes past the end of memory that it allocated",
+        "memory",
+        "volatile float* p = (float*)malloc(408); p[104] = 1.0f; free((void*)p);",
+        "",
+        "#include <cstdlib>\n",
+    ),
+    Fault(
+        "writes into memory that it has freed",
+        "memory",
+        "volatile long* p = (long*)malloc(200); free((void*)p); p[0] = 7;",
+        "",
+        "#include <cstdlib>\n",
+    ),
+    Fault(
         "200 MB a call are never freed",
         "memory",
         "volatile char* p = (char*)malloc(200 << 20); p[0] = 1;",

@@ -24,6 +24,7 @@ from fusec.capture.frozen_calls import refuse_capture
 from fusec.capture.graph_compiler import GraphCompiler, Orders, graph_stage
 from fusec.capture.graph_inputs import (
     input_names,
+    input_sources,
 )
 from fusec.capture.list_inputs import Flat, has_lists
 from fusec.capture.number_restarts import (
@@ -31,7 +32,7 @@ from fusec.capture.number_restarts import (
 )
 from fusec.capture.own_tracing import own_tracing
 from fusec.capture.result_modes import ResultModes, result_modes
-from fusec.capture.side_effects import side_effects
+from fusec.capture.side_effects import install as install_effects
 from fusec.capture.tuned_calls import TunedCalls
 from fusec.capture.unasked import leave_unasked
 from fusec.compiled.graph import CompiledGraph
@@ -46,6 +47,7 @@ from fusec.options import Options
 fx.node.has_side_effect(torch.ops.aten._assert_async.default)
 fx.node.has_side_effect(torch.ops.aten._linalg_check_errors.default)
 cache_artifacts.install()
+install_effects()
 whole_calls.install()  # before anything is captured: this module is what names the backend
 keep_device_guard()
 
@@ -118,8 +120,7 @@ class Backend:
         started, module = time.perf_counter(), captured.module
         graph = CompiledGraph(f"graph {len(self.every)}", module, self.options.keep_inputs)
         graph.traced = tuple(TracingContext.get_traced_code() or ())
-        graph.effects = side_effects()
-        graph.input_names = input_names(module)
+        graph.input_names, graph.input_sources = input_names(module), input_sources(module)
         self.graphs.append(graph)
         self.every.append(graph)
         stages = [graph_stage("capture", max(started - self.clock, 0.0), module)]

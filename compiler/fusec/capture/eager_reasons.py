@@ -95,11 +95,16 @@ def reason_after(
     return f"it runs in eager: {_MISPLACED}" if misplaced else ""
 
 
+_DATA = "a tensor's .data is assigned: update the tensor itself, under torch.no_grad()"
+
+
 def reason_of_failure(graph: GraphCall, error: BaseException) -> str:
     """Return why a graph runs in eager of which tracing failed; an empty string: it is raised."""
     if isinstance(error, Restart) and loses_updates(graph.module):
         return f"it runs in eager: {LOSES_UPDATES}"
     if is_untraceable(error) and not strict():
+        if "set_ on a graph input" in str(error):
+            return f"it runs in eager: {_DATA}"
         return f"it runs in eager: AOTAutograd refuses it: {in_short(error)}"
     return ""  # also how AOTAutograd asks TorchDynamo to capture once more
 

@@ -23,6 +23,7 @@ from torch._dynamo.exc import ShortenTraceback
 from torch._dynamo.types import ConvertFrameReturn
 
 from fusec.capture.guards.described import describe_failure
+from fusec.capture.side_effects import Noted, noting
 from fusec.capture.skipped_calls import is_within_transform, this_time
 from fusec.freezing import FrozenMiss, Unfit, is_frozen
 
@@ -52,6 +53,7 @@ class FrozenWatch:
         frozen: Whether nothing may be compiled for this function any more.
         root: The code that a call begins with, if it begins with nothing else; None if not known.
         others: Returns why a frame's names do not fit what was compiled by another process.
+        effects: What was captured and changes something, of which there may be no graph.
         refused: What another process compiled and that is not used here, with the reasons.
     """
 
@@ -65,6 +67,7 @@ class FrozenWatch:
         self._again = threading.local()
         self.others: Callable[[Any], list[Unfit]] = lambda values: []
         self.refused: list[str] = []
+        self.effects: dict[Noted, None] = {}
         # what torch compares compiled code by
         self._torchdynamo_orig_backend = getattr(inner, "_torchdynamo_orig_backend", inner)
 
@@ -80,7 +83,8 @@ class FrozenWatch:
             with self._lock:
                 if self._fits_now(frame):
                     raise CompiledMeanwhile
-                made = self.inner(frame, *args, **kwargs)
+                with noting(self.effects):
+                    made = self.inner(frame, *args, **kwargs)
                 self._made = getattr(getattr(made, "guarded_code", None), "code", None)
                 self._maker = threading.get_ident()
                 return this_time(made)

@@ -32,16 +32,27 @@ def input_names(module: fx.GraphModule) -> Names:
     names: Names = {}
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for position, node in enumerate(placeholders):
-        source = getattr(node.meta.get("grapharg"), "source", None)
-        name = getattr(source, "name", None)
-        text = name() if callable(name) else name
-        names[position] = plain_name(text) if isinstance(text, str) else node.name
+        text = _source(node)
+        names[position] = plain_name(text) if text else node.name
     for node in module.graph.find_nodes(op="get_attr"):
         if _PARAMETER.search(node.target):
             names[node.target] = "param"
         elif _STATE.search(node.target):
             names[node.target] = re.sub(r"_\d+$", "", node.name)
     return names
+
+
+def input_sources(module: fx.GraphModule) -> dict[int, str]:
+    """Return where each graph input was found, in torch's words, by position."""
+    found = map(_source, module.graph.find_nodes(op="placeholder"))
+    return {position: text for position, text in enumerate(found) if text}
+
+
+def _source(node: fx.Node) -> str:
+    source = getattr(node.meta.get("grapharg"), "source", None)
+    name = getattr(source, "name", None)
+    text = name() if callable(name) else name
+    return text if isinstance(text, str) else ""
 
 
 def plain_name(source: str) -> str:
@@ -204,6 +215,7 @@ __all__ = [
     "Names",
     "has_subclasses",
     "input_names",
+    "input_sources",
     "name_gradients",
     "name_inputs",
     "needs_eager",

@@ -1,34 +1,62 @@
-"""What a captured function changes beside its result, in words: attributes, lists, globals."""
+"""What a captured function changes beside its result, in words: attributes, lists, globals.
+
+A backend is asked for graphs alone.  What stands between two graph breaks and computes nothing is
+no graph, but is captured as well: that is noted where TorchDynamo writes the code for it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
-import sys
-from types import FrameType
+import threading
+from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
+from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.variables.misc import NewGlobalVariable
+from torch._guards import TracingContext
 
 from fusec.report import SideEffect
 
-_CALLER = "_call_user_compiler"  # the method of TorchDynamo's that calls a backend
+_UNKNOWN = (AttributeError, KeyError, TypeError, NotImplementedError)
 _PARTS = re.compile(
     r"(?:\._(?:modules|parameters|buffers)|\.?__dict__\['_(?:modules|parameters|buffers)'\])"
     r"\['([\w.]+)'\]"
 )
+_WRITES = "codegen_update_mutated"
+_noting = threading.local()
+Noted = tuple[SideEffect, tuple[CodeType, ...]]  # with the code that TorchDynamo went through
 
 
-def side_effects() -> tuple[SideEffect, ...]:
-    """Return what the function that TorchDynamo is capturing changes; to be asked by a backend."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_name != _CALLER:
-        frame = frame.f_back
-    if frame is None:
-        return ()
+@functools.cache
+def install() -> None:
+    """Hook into TorchDynamo, once, where it writes code that changes something."""
+    writes: Callable[..., Any] | None = getattr(SideEffects, _WRITES, None)
+    if writes is None:
+        return  # another release of torch
+
+    @functools.wraps(writes)
+    def note(self: Any, *args: Any, **kwargs: Any) -> Any:
+        into = getattr(_noting, "into", None)
+        if into is not None:
+            with contextlib.suppress(*_UNKNOWN):
+                codes = tuple(TracingContext.get_traced_code() or ())
+                into.update(dict.fromkeys((effect, codes) for effect in _of(self)))
+        return writes(self, *args, **kwargs)
+
+    setattr(SideEffects, _WRITES, note)
+
+
+@contextlib.contextmanager
+def noting(into: dict[Noted, None]) -> Iterator[None]:
+    """Note what this thread captures meanwhile, and what that changes."""
+    before, _noting.into = getattr(_noting, "into", None), into
     try:
-        return tuple(_of(frame.f_locals["self"].side_effects))
-    except (AttributeError, KeyError, TypeError, NotImplementedError):
-        return ()  # another release of torch
+        yield
+    finally:
+        _noting.into = before
 
 
 def _of(effects: Any) -> list[SideEffect]:
@@ -66,4 +94,4 @@ def _is_plumbing(name: str) -> bool:
     return name.startswith("__") or name in ("grad", "_cdata")
 
 
-__all__ = ["side_effects"]
+__all__ = ["Noted", "install", "noting"]

@@ -29,7 +29,6 @@ from fusec.report import (
     FusionDecision,
     PassRun,
     SavedTensor,
-    SideEffect,
     Stage,
     counted,
 )
@@ -84,7 +83,7 @@ class GraphCalls:
         self.inference: tuple[int, ...] = ()
         self.traced: tuple[CodeType, ...] = ()  # what TorchDynamo went through
         self.input_names: dict[int | str, str] = {}  # by position, or where the graph has it
-        self.effects: tuple[SideEffect, ...] = ()  # what is changed beside the result
+        self.input_sources: dict[int, str] = {}  # where each was found, in torch's words
         self._recorded: Callable[..., Any] | None = None
         # What calls that record for autograd do beside running the parts; None where not known.
         self.recorded_plan: RecordedPlan | None = None
@@ -143,6 +142,9 @@ class GraphCalls:
         assert self.compiled is not None
         if forward_ad._current_level >= 0 and any(map(has_tangent, inputs)):
             return self.run_captured(*inputs)  # kernels would leave the tangents behind
+        if self._direct is None and torch._C._are_functorch_transforms_active():
+            # Inputs that a transform knows nothing of: autograd's functions refuse to run there.
+            return self.run_captured(*inputs)
         try:
             return self.compiled(*inputs)
         except SharedMemory:  # raised before anything ran

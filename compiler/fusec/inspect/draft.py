@@ -16,9 +16,12 @@ from pathlib import PurePath
 from typing import Any
 
 import torch
+from torch import fx
 
 from fusec.capture.fixed_sizes import why_fixed
 from fusec.capture.graph_inputs import input_names
+from fusec.capture.guards.described import readable_name
+from fusec.capture.side_effects import Noted
 from fusec.compiled.graph import CompiledGraph
 from fusec.graph.facts.user_lines import user_line
 from fusec.inspect.effect_lines import line_of
@@ -53,7 +56,7 @@ class Obstacle:
         mend: What to do; empty where there is nothing to do.
         where: The user's line.
         count: How often it was found.
-        about: What a guard is about, as the user calls it: ``encoder.0.weight``.
+        about: What a guard, or an update, is about, as the user calls it: ``encoder.0.weight``.
     """
 
     kind: Kind
@@ -109,9 +112,12 @@ class Draft(Sectioned):
             )
         if self.of(Kind.EXPECTED):
             lines.append("backward() and optimizers stay outside of what is exported")
-        if self.of(Kind.EFFECT):
-            names = ", ".join(each.what.split(":")[0] for each in self.of(Kind.EFFECT)[:4])
-            lines.append(f"side effects are lost, but for buffers of a module: {names}")
+        lost = [each.what.split(":")[0] for each in self.of(Kind.EFFECT) if not each.about]
+        if lost:
+            more = f" and {len(lost) - _OWNERS} more" if len(lost) > _OWNERS else ""
+            lines.append(f"side effects are lost: {', '.join(lost[:_OWNERS])}{more}")
+        if len(lost) < len(self.of(Kind.EFFECT)):
+            lines.append("what is exported updates the same tensors in place")
         if self.of(Kind.FIXED):
             lines.append("sizes that the code fixes cannot be declared as Dim of dynamic_shapes")
         return tuple(lines) or ("nothing stands in the way of one graph",)
@@ -130,7 +136,7 @@ class Draft(Sectioned):
         for kind in Kind:
             found = self.of(kind)
             lines: list[str] = []
-            shown = _alike(found) if kind is Kind.GUARD else found
+            shown = _alike(found) if kind in (Kind.GUARD, Kind.EFFECT) else found
             for mend, same in groupby(shown, key=lambda each: each.mend):
                 before = len(lines)
                 lines += [each.text(file=file) for each in same]
@@ -140,7 +146,7 @@ class Draft(Sectioned):
                     )
             heading = (
                 f"{kind.value} ({len(found)})"
-                if kind is Kind.GUARD and len(lines) < len(found)
+                if kind in (Kind.GUARD, Kind.EFFECT) and len(shown) < len(found)
                 else kind.value
             )
             yield heading, lines
@@ -152,10 +158,10 @@ class Draft(Sectioned):
         return {"name": self.name, "graphs": self.graphs, "kernels": self.kernels, "found": found}
 
 
-def _alike(guards: Sequence[Obstacle]) -> list[Obstacle]:
-    """Return guards with those of a module's parts that ask the same as one line."""
+def _alike(found_here: Sequence[Obstacle]) -> list[Obstacle]:
+    """Return guards, or updates, with those of a module's parts that say the same as one line."""
     groups: dict[tuple[str, str], list[Obstacle]] = {}
-    for each in guards:
+    for each in found_here:
         owner, _, name = each.about.rpartition(".")
         asked = each.what.replace(each.about, name, 1) if owner else each.what
         groups.setdefault((asked, "" if owner else each.what), []).append(each)
@@ -169,10 +175,12 @@ def _alike(guards: Sequence[Obstacle]) -> list[Obstacle]:
         places = {each.where for each in same}
         where = same[0].where if len(places) == 1 else None
         what = f"{asked}, of {', '.join(owners[:_OWNERS])}{more}"
-        found.append(Obstacle(Kind.GUARD, what, "", where))
+        found.append(Obstacle(same[0].kind, what, same[0].mend, where))
     return found
 
 
+_STAYS = "a module's buffer may stay so, also in an export"
+_RETURN_IT = "return the new value, unless the caller is to see that it is updated"
 _OWNERS = 4  # parts of a module that are named of those whose guards are alike
 _PART = re.compile(r"_(?:parameters|buffers)_")  # of a module, whose sizes never change
 
@@ -207,8 +215,9 @@ def draft(
     ]
     for each in captured:
         found += map(_break, each.breaks)
+        found += _effects(each.effects, of_cell)
         for graph in each.graphs:
-            found += _of_graph(graph, of_cell)
+            found += _of_graph(graph)
         found += [Obstacle(Kind.RECOMPILE, again.text, again.hint) for again in each.recompiles]
         found += _guards(each.guards)
     if symbolic is not None:
@@ -227,7 +236,18 @@ def _break(found: GraphBreak) -> Obstacle:
     return Obstacle(kind, found.reason, found.hint, found.where)
 
 
-def _of_graph(graph: CompiledGraph, of_cell: bool) -> Iterator[Obstacle]:
+def _effects(effects: Iterable[Noted], of_cell: bool) -> Iterable[Obstacle]:
+    found: dict[Obstacle, None] = {}
+    for effect, codes in effects:
+        if of_cell and effect.of_global:
+            continue
+        mend = "return the value instead; what must be kept between calls belongs in a buffer"
+        what = f"{effect.name}: {effect.change}"
+        found[Obstacle(Kind.EFFECT, what, mend, line_of(effect, codes))] = None
+    return found
+
+
+def _of_graph(graph: CompiledGraph) -> Iterator[Obstacle]:
     if graph.fallback:
         yield Obstacle(
             Kind.EAGER,
@@ -236,15 +256,6 @@ def _of_graph(graph: CompiledGraph, of_cell: bool) -> Iterator[Obstacle]:
         )
     for call in graph.externs:
         yield Obstacle(Kind.OPERATOR, f"{call.name}: {call.reason}", "", call.where)
-    for effect in graph.effects:
-        if of_cell and effect.of_global:
-            continue
-        yield Obstacle(
-            Kind.EFFECT,
-            f"{effect.name}: {effect.change}",
-            "return the value instead; what must be kept between calls belongs in a buffer",
-            line_of(effect, graph.traced),
-        )
     for part in graph.parts:
         if part.kind == "backward":
             continue
@@ -252,21 +263,25 @@ def _of_graph(graph: CompiledGraph, of_cell: bool) -> Iterator[Obstacle]:
         for name in part.state.updated:
             buffer = program.buffers.get(name)
             shown = buffer.hint if buffer is not None and buffer.hint else name
-            yield Obstacle(
-                Kind.EFFECT,
-                f"{shown.removeprefix('__dict___')}: the tensor is updated in place",
-                "a module's buffer may stay so, also in an export; of another tensor return the"
-                " new value",
-                _updated_at(graph, program.inputs, name),
-            )
+            node = _placeholder(graph, program.inputs, name)
+            source = graph.input_sources.get(program.inputs.index(name), "") if node else ""
+            shown = readable_name(source) if source else shown.removeprefix("__dict___")
+            if "_buffers" in source:
+                what, mend = "a buffer is updated in place", _STAYS
+            else:
+                what, mend = "the tensor is updated in place", _RETURN_IT
+            yield Obstacle(Kind.EFFECT, f"{shown}: {what}", mend, _last_line(node), about=shown)
 
 
-def _updated_at(graph: CompiledGraph, inputs: Sequence[str], name: str) -> SourceLine | None:
-    """Return the line that uses an updated input last."""
-    places = graph.eager.graph.find_nodes(op="placeholder")
-    if name not in inputs or len(inputs) != len(places):
-        return None
-    traces = [node.meta.get("stack_trace") for node in places[inputs.index(name)].users]
+def _placeholder(graph: CompiledGraph, inputs: Sequence[str], name: str) -> fx.Node | None:
+    """Return what an updated input is in the captured graph."""
+    places = list(graph.eager.graph.find_nodes(op="placeholder"))
+    return places[inputs.index(name)] if name in inputs and len(inputs) == len(places) else None
+
+
+def _last_line(place: fx.Node | None) -> SourceLine | None:
+    """Return the line that uses an input last."""
+    traces = [node.meta.get("stack_trace") for node in (place.users if place is not None else ())]
     return user_line(traces[-1]) if traces else None
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fusec.compiled.part import CompiledPart
+from fusec.devices import is_gpu
 from fusec.errors import FusecError
 from fusec.inspect.trace import Anomaly, ElementPlace, LineError, TensorError, Trace
 from fusec.ir.body import Body
@@ -28,6 +29,7 @@ from fusec.schedule.step_graph import tensor_name
 
 # Values of a body held at once, in elements; beyond that only what it writes is looked at.
 MOST_VALUES = 1 << 26
+_SEED = 0
 
 
 class NotTraced(FusecError):
@@ -38,14 +40,14 @@ def trace_part(part: CompiledPart) -> Trace:
     """Follow the numbers of a part's latest call.
 
     Raises:
-        NotTraced: It has not run with its inputs kept, or draws random numbers.
+        NotTraced: It has not run with its inputs kept.
     """
     if part.last_inputs is None:
         raise NotTraced("it has not run with its inputs kept", "run the cell again")
-    if part.draws_seed:
-        raise NotTraced("it draws random numbers: in float64 they would be others")
     given = [clone_strided(t) if isinstance(t, torch.Tensor) else t for t in part.last_inputs]
-    with torch.no_grad():
+    devices = {t.device for t in given if isinstance(t, torch.Tensor) and is_gpu(t.device)}
+    with torch.no_grad(), torch.random.fork_rng(devices):
+        torch.manual_seed(_SEED)
         written = _written(part, given)
         return _Tracer(part, given, written).run()
 
@@ -140,7 +142,9 @@ class _Tracer:
             )
 
     def _extern(self, step: Extern) -> None:
+        torch.manual_seed(_SEED)  # a seed that is drawn is one and the same in all three
         results = extern_results(step, self.own, self.sizes)
+        torch.manual_seed(_SEED)
         raised = extern_results(step, self.exact, self.sizes)
         for name, mine, exact in zip(step.outputs, results, raised, strict=False):
             if name:
@@ -254,7 +258,8 @@ def operator_name(node: Node) -> str:
     """Return what a person calls what a node computes."""
     if isinstance(node, Load):
         return "load"
-    return str(getattr(node, "name", "") or getattr(node, "kind", "") or "cast")
+    name = str(getattr(node, "name", "") or getattr(node, "kind", "") or "cast")
+    return {"truediv": "div", "floordiv": "floor_divide"}.get(name, name)
 
 
 def _held(body: Body) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from fusec.capture.side_effects import Noted
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
 from fusec.inspect.explain import bytes_text
@@ -205,6 +206,10 @@ class Captured(Protocol):
     @property
     def guards(self) -> tuple[Guard, ...]:
         """What must stay true."""
+
+    @property
+    def effects(self) -> tuple[Noted, ...]:
+        """What it changes beside its result."""
 
     @property
     def recompiles(self) -> tuple[Recompile, ...]:

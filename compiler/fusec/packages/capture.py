@@ -499,9 +499,11 @@ def _result(watch: _Watch, seen: _Seen) -> Any:
         if isinstance(value, torch.Tensor):
             if watch.compiled.breaks:
                 raise watch.refusal()
+            kept = name_of_kept(watch.compiled.function, value)
             raise CannotPackage(
-                f"{name} returns a tensor that it is not given and does not compute",
-                "return a copy of it: .clone()",
+                f"{name} returns {kept or 'a tensor that it finds'}: what a package returns is"
+                " given to it or computed, its weights are its own",
+                "return a copy: .clone()",
             )
         if isinstance(value, PLAIN):
             if type(value) is int and measures:
@@ -530,6 +532,25 @@ def _result(watch: _Watch, seen: _Seen) -> Any:
     return described(seen.result)
 
 
+def name_of_kept(function: Any, value: torch.Tensor) -> str:
+    """Return what a function calls a tensor that it finds, or one that it is a view of."""
+    tables: list[dict[str, Any]]
+    if isinstance(function, nn.Module):
+        tables = [dict(function.named_parameters()), dict(function.named_buffers())]
+    else:
+        try:
+            found = inspect.getclosurevars(inspect.unwrap(getattr(function, "__func__", function)))
+        except TypeError:  # it is no function written in Python
+            return ""
+        tables = [dict(found.nonlocals), dict(found.globals)]
+    named = {n: each for table in tables for n, each in table.items() if memory_of(each)}
+    for name, each in named.items():
+        if each is value:
+            return name
+    bases = (name for name, each in named.items() if memory_of(each) == memory_of(value))
+    return next((f"a view of {name}" for name in bases), "")
+
+
 def _fields(value: Any) -> tuple[str, ...] | None:
     """Return the fields of a named tuple, or of what torch returns as one (``x.max(1)``)."""
     if not isinstance(value, tuple):
@@ -551,6 +572,7 @@ __all__ = [
     "PLAIN",
     "CapturedCall",
     "capture",
+    "name_of_kept",
     "parameters_of",
     "plain_value",
     "rebuilt",

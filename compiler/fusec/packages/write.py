@@ -54,6 +54,7 @@ from fusec.packages.programs import (
 from fusec.packages.runtime.archive import write_archive
 from fusec.packages.runtime.binding import marked, rest_of
 from fusec.packages.runtime.json_text import canonical
+from fusec.packages.runtime.structure import flatten, names_of
 from fusec.packages.runtime.weights import MEMBER
 from fusec.version import __version__
 
@@ -346,12 +347,9 @@ class _Contents:
             with torch.no_grad():
                 result = loaded(*bound.args, **bound.kwargs)
             _require_alike(self.name, result, found.expected)
-            if sharing(result, leaves) != found.sharing:
-                raise CannotPackage(
-                    f"{self.name} returns tensors that share memory with others in a way that no "
-                    "package keeps",
-                    "return copies of them: .clone()",
-                )
+            shares = sharing(result, leaves)
+            if shares != found.sharing:
+                raise _other_memory(self.name, found, min(shares ^ found.sharing))
 
     # -- members --------------------------------------------------------------------------------
 
@@ -482,6 +480,19 @@ def _new_file(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)
+
+
+def _other_memory(name: str, found: CapturedCall, pair: tuple[int, int]) -> CannotPackage:
+    """Return why two tensors would share memory in a package and not in eager, or otherwise."""
+    results: list[Any] = []
+    form = flatten(found.expected, results)
+    words = [*found.names, *names_of(form, "its result")]
+    one, other = (words[each] for each in pair)
+    if pair in found.sharing:
+        what = "share memory, and in a package each would have its own"
+    else:
+        what = "would share memory in a package"
+    return CannotPackage(f"{name}: {one} and {other} {what}", "return copies: .clone()")
 
 
 def _require_alike(name: str, result: Any, expected: Any) -> None:

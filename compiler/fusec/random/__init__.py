@@ -12,6 +12,7 @@ the reference: plain torch operators, which eager fallbacks and comparisons with
 
 from __future__ import annotations
 
+from fusec.random.generators import Generators, generators_kept
 from fusec.random.numbers import (
     MANTISSA,
     ROUNDS,
@@ -31,9 +32,11 @@ __all__ = [
     "RULES",
     "SEED_RANGE",
     "SUPPORTED",
+    "Generators",
     "Rule",
     "SameNumbers",
     "Source",
+    "generators_kept",
     "integers",
     "may_replace",
     "normal",

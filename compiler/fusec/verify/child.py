@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from fusec.target_api.library_worker import LibraryCandidate
 from fusec.target_api.worker import WorkerKernel
 from fusec.verify import endurance, faults, state
 from fusec.verify.guard import GUARD, Area
+from fusec.verify.neighbours import Neighbours
 from fusec.verify.protocol import OUTPUT_LIMIT, POISON_FLOAT, Message, poison_byte, receive
 from fusec.verify.relocated import SHOWN, Relocated
 
@@ -337,6 +338,12 @@ def _endured(
         same = ordinary and _has_results(operands, areas, result_file, last)
         if last["results"] and not same:
             _write_results(operands, areas, result_file, place, last["results"])
+    for operand, area, new in zip(operands, areas, latest, strict=True):
+        if operand.role == "inout":
+            area.copy_from(source + new.offset)
+    words = _beside(endurance.bound(call, list(map(InArea, operands, areas)), *given[1:]))
+    if words:
+        return {"result": {"problem": "state", "words": words, "calls": 1}}
     relocated = Relocated(
         call,
         operands,
@@ -354,6 +361,16 @@ def _endured(
             if len(labels) == SHOWN:
                 break
     return {"endured": {**found, "same": same, "elsewhere": labels}}
+
+
+def _beside(once: Callable[[], object]) -> str:
+    """Call once where blocks of ours lie beside what it allocates; return what it did to them."""
+    neighbours = Neighbours()
+    with contextlib.suppress(MemoryError):  # there is no room for them
+        neighbours.lay()
+        once()
+        return neighbours.problem()
+    return ""
 
 
 def _has_results(

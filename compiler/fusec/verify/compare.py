@@ -268,6 +268,9 @@ class _Sums:
     worst: float = 0.0
     worst_eager: float = 0.0
     magnitude: float = 0.0
+    # NaN or infinity where float64 has a number: said, and compared by position.
+    lost: bool = False
+    lost_eager: bool = False
 
 
 def _compare_floats(
@@ -310,13 +313,15 @@ def _compare_floats(
     for start, (mine, plain, exact, drawn) in blocks(actual, eager, float64, spread):
         judge.look(start, mine, plain, exact, drawn)
     worst = judge.at[: len(shape)]
+    own = math.inf if sums.lost else sums.worst
+    eagers = math.inf if sums.lost_eager else sums.worst_eager
     return OutputError(
         name=name,
         dtype=str(dtype).removeprefix("torch."),
         shape=shape,
         against_eager=judge.gap,
-        against_float64=sums.worst if float64 is not None else None,
-        eager_against_float64=sums.worst_eager if float64 is not None else None,
+        against_float64=own if float64 is not None else None,
+        eager_against_float64=eagers if float64 is not None else None,
         allowed=judge.allowed,
         worst=worst,
         ok=judge.ok,
@@ -334,6 +339,10 @@ def _gather(actual: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor | N
         if not math.isfinite(float((a + b + c).sum())):
             # There may be infinities or NaN; they are compared by position, not counted here.
             usable = b.isfinite() & c.isfinite() & a.isfinite()
+            if exact is not None:
+                known = c.to(eager.dtype).isfinite()  # what overflows is right as infinity
+                sums.lost |= bool((known & ~a.isfinite()).any())
+                sums.lost_eager |= bool((known & ~b.isfinite()).any())
             a, b, c = (torch.where(usable, t, 0.0) for t in (a, b, c))
             count = int(usable.sum())
         if exact is not None:

@@ -12,6 +12,7 @@ import torch
 
 from fusec.devices import CPU, is_gpu, where_computed
 from fusec.memory.strided import clone_strided
+from fusec.random import Generators
 from fusec.report import OutputError, Timing, Verdict, counted
 from fusec.timing.measure import PRECISION, interleave
 from fusec.verify.compare import Rounding, compare_output, describe, mismatch, praise
@@ -69,14 +70,14 @@ def check_graph(
         halves: Whether eager has values of float16 or bfloat16 on the way.
     """
     started = time.perf_counter()
-    state = torch.get_rng_state()
+    state = Generators()
 
     try:
         # The candidate first: no result of eager's may lie about in freed memory.
         fused, fused_inputs, _ = _run(run_fused, inputs, state)
         found = known or GraphReferences.made(reference or run_eager, run_float64, inputs, state)
     finally:
-        torch.set_rng_state(state)
+        state.restore()
     eager, eager_inputs = list(found.eager), found.eager_inputs
     exact = None if found.exact is None else list(found.exact)
     exact_inputs = found.exact_inputs
@@ -154,7 +155,7 @@ def _with_roundings(
             return figures
     roundings = {i: Rounding(exact[i], halves) for i in off}
     large = sum(t.numel() for t in exact) > _LARGE
-    state = torch.get_rng_state()
+    state = Generators()
     try:
         for seed in range(_RUNS_LARGE if large else _RUNS):
             outputs = run(seed)
@@ -163,7 +164,7 @@ def _with_roundings(
     except (RuntimeError, TypeError, NotImplementedError):
         return figures  # as where there is no float64 run
     finally:
-        torch.set_rng_state(state)
+        state.restore()
     found = list(figures)
     for i, rounding in roundings.items():
         found[i] = compare_output(figures[i].name, fused[i], eager[i], exact[i], rounding=rounding)
@@ -173,11 +174,11 @@ def _with_roundings(
 def _run(
     function: RunGraph,
     inputs: Sequence[torch.Tensor],
-    state: torch.Tensor,
+    state: Generators,
     precision: torch.dtype | None = None,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
     """Return copies of what a graph gives, the inputs as it leaves them, and what it gave."""
-    torch.set_rng_state(state)
+    state.restore()
     copies = [clone_strided(t) for t in inputs]
     if precision is not None:
         copies = [t.to(precision) if t.is_floating_point() else t for t in copies]
@@ -213,11 +214,11 @@ class GraphReferences:
         run_eager: RunGraph,
         run_float64: RunGraph | None,
         inputs: Sequence[torch.Tensor],
-        state: torch.Tensor,
+        state: Generators,
     ) -> GraphReferences:
         """Run eager and float64 on copies of ``inputs``, from ``state`` of the random numbers."""
         eager, eager_inputs, held = _run(run_eager, inputs, state)
-        drew = not torch.equal(torch.get_rng_state(), state)
+        drew = Generators() != state
         exact: list[torch.Tensor] | None = None
         exact_inputs: list[torch.Tensor] = []
         if run_float64 is not None:
@@ -259,13 +260,13 @@ class KeptReferences:
         if large or where_computed(inputs) != CPU or self.find(values) is not None:
             return
         self._kept = None
-        state = torch.get_rng_state()
+        state = Generators()
         try:
             made = GraphReferences.made(run_eager, run_float64, inputs, state)
         except RuntimeError:
             return  # the check will say so
         finally:
-            torch.set_rng_state(state)
+            state.restore()
         if not made.drew and made.nbytes <= _KEPT_BYTES:
             self._kept, self._values = made, values
             KEPT.used(self, _KEPT_BYTES)

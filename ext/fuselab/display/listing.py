@@ -126,15 +126,15 @@ def _piece(
     before = ""
     for number in range(first, last + 1):
         places = known.get(number, ())
-        origin = words.lines_of(places, filename)
+        origin = words.gutter_of(places, filename)
         if origin and origin != before:
-            title = "; ".join(str(place) for place in places)
+            title = "; ".join(words.where(place, filename) for place in places)
             origins.append(Markup("<span title='{}'>{}</span>").format(title, origin))
         else:
             origins.append("│" if origin else "")
         before = origin
-        own = sorted({place.line for place in places if place.file == filename})
-        marks = " ".join(f"l{line}" for line in own)
+        files = sorted({(p.file if p.file != filename else "", p.line) for p in places})
+        marks = " ".join(words.line_class(*place) for place in files)
         text = lines[number - 1]
         shown.append(Markup("<span class='{}'>{}</span>").format(marks, text) if marks else text)
     return Listing(

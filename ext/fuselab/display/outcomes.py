@@ -123,6 +123,16 @@ class EditOutcome:
             lineterm="",
             n=2,
         )
+        bundle: dict[str, Any] = {"text/plain": "\n".join(text)}
+        plot = ""
+        if self.verdict.timing is not None and self.verdict.generated is not None:
+            from fuselab.display.pages.page import picture
+            from fuselab.display.plots import figures as plots
+
+            times = [("generated", self.verdict.generated), ("edited", self.verdict.timing)]
+            png = plots.figure_png(plots.edit_figure(times, title=self.name))
+            bundle["image/png"] = base64.b64encode(png).decode()
+            plot = picture(bundle["image/png"], "the generated kernel against the edited one")
         html = render.edit_html(
             name=self.name,
             verdict=self.verdict,
@@ -132,16 +142,8 @@ class EditOutcome:
             marked=marked,
             diff="\n".join(diff),
             details=self.details(),
+            more=plot,
         )
-        bundle: dict[str, Any] = {"text/plain": "\n".join(text)}
-        if self.verdict.timing is not None and self.verdict.generated is not None:
-            from fuselab.display.pages.page import picture
-            from fuselab.display.plots import figures as plots
-
-            times = [("generated", self.verdict.generated), ("edited", self.verdict.timing)]
-            png = plots.figure_png(plots.edit_figure(times, title=self.name))
-            bundle["image/png"] = base64.b64encode(png).decode()
-            html += picture(bundle["image/png"], "the generated kernel against the edited one")
         return bundle | {"text/html": themed(html)}
 
     def __repr__(self) -> str:
@@ -247,14 +249,14 @@ class TuningOutcome:
         effects = effect_rows(self.run)
         lines += [f"  {reason}" for reason in self.run.plan_reasons()]
         lines += [f"  best with each {name} ({range_}): {text}" for name, text, range_ in effects]
-        html = render.tuning_html(self.run, rows, self.note())
-        html += "".join(f"<div>{escape(reason)}</div>" for reason in self.run.plan_reasons())
-        html += static_table(("tunable", "best time with each value", "range"), effects, 2)
+        more = "".join(f"<div>{escape(reason)}</div>" for reason in self.run.plan_reasons())
+        more += static_table(("tunable", "best time with each value", "range"), effects, 2)
         bundle: dict[str, Any] = {"text/plain": "\n".join(lines)}
         if self.run.best is not None:
             png = plots.figure_png(plots_search.tuning_figure(self.run, title=self.name))
             bundle["image/png"] = base64.b64encode(png).decode()
-            html += picture(bundle["image/png"], f"{self.name}: every configuration's time")
+            more += picture(bundle["image/png"], f"{self.name}: every configuration's time")
+        html = render.tuning_html(self.run, rows, self.note(), more)
         return bundle | {"text/html": themed(html)}
 
     def __repr__(self) -> str:

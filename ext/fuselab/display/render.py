@@ -279,14 +279,32 @@ def _opened(summary: Summary) -> dict[tuple[str, int], list[tuple[str, Listing]]
     }
 
 
-def edit_html(**values: Any) -> str:
-    """Write the outcome of an edit as static HTML."""
-    return _rendered("edit.html.j2", **values)
+def edit_html(more: str = "", **values: Any) -> str:
+    """Write the outcome of an edit as static HTML.
+
+    Args:
+        more: Safe HTML at its end: a plot.
+        **values: What the template shows.
+    """
+    from markupsafe import Markup
+
+    return _rendered("edit.html.j2", more=Markup(more), **values)
 
 
-def tuning_html(run: TuningRun, rows: Sequence[Mapping[str, Any]], note: str) -> str:
-    """Write a tuning run as static HTML."""
-    return _rendered("tuning.html.j2", run=run, rows=rows, note=note)
+def tuning_html(
+    run: TuningRun, rows: Sequence[Mapping[str, Any]], note: str, more: str = ""
+) -> str:
+    """Write a tuning run as static HTML.
+
+    Args:
+        run: The search.
+        rows: Its configurations.
+        note: The outcome in a line.
+        more: Safe HTML at its end: what each tunable did, a plot.
+    """
+    from markupsafe import Markup
+
+    return _rendered("tuning.html.j2", run=run, rows=rows, note=note, more=Markup(more))
 
 
 def kernels_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

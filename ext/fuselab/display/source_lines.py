@@ -43,6 +43,11 @@ class LineView:
         return bool(self.at or self.externs or self.bytes > 0 or self.time > 0)
 
     @property
+    def mark(self) -> str:
+        """The class of what is of this line: hovering one lights the others."""
+        return words.line_class(self.file, self.number)
+
+    @property
     def weight(self) -> float:
         """What its color says: its share of the time, or of the bytes where times are not known."""
         return self.time if self.time >= 0 else self.share

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -68,6 +69,8 @@ def error(value: float | None) -> str:
         return "–"
     if math.isnan(value):
         return "NaN"
+    if math.isinf(value):
+        return "NaN or infinity"
     return "0" if value == 0 else f"{value:.1e}"
 
 
@@ -132,6 +135,29 @@ def lines_of(places: Iterable[SourceLine], file: str = "") -> str:
             ranges.append([number, number])
     text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
     return f"line {text}" if len(numbers) == 1 else f"lines {text}"
+
+
+def all_lines_of(places: Iterable[SourceLine], file: str) -> str:
+    """Write lines as ranges, the cell's own first: ``line 2; another cell, lines 3-5``."""
+    found = list(places)
+    others = dict.fromkeys(place.file for place in found if place.file not in ("", file))
+    parts = [lines_of([place for place in found if place.file not in others], "")]
+    parts += [f"{file_title(other)}, {lines_of(found, other)}" for other in others]
+    return "; ".join(filter(None, parts))
+
+
+def gutter_of(places: Iterable[SourceLine], file: str) -> str:
+    """Write what stands beside a kernel's line: ``line 2``, or ``other 5`` of another cell."""
+    found = list(places)
+    own = lines_of(found, file)
+    if own or not found:
+        return own
+    return lines_of(found[:1]).replace("line", "other")
+
+
+def line_class(file: str, line: int) -> str:
+    """Return the class of everything on a page that is of one line; no file is the cell's own."""
+    return f"l{line}-{zlib.crc32(file.encode()):x}" if file else f"l{line}"
 
 
 def file_title(file: str) -> str:
@@ -209,12 +235,15 @@ def time_line(verdict: Verdict, *, compared_alone: bool = False) -> str:
 
 __all__ = [
     "REFUSALS",
+    "all_lines_of",
     "count",
     "digits",
     "duration",
     "error",
     "error_line",
     "file_title",
+    "gutter_of",
+    "line_class",
     "lines_of",
     "rate",
     "ratio",

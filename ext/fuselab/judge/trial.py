@@ -246,7 +246,7 @@ def run_patiently(
             plan = [(against, 1) for against, _ in plan]
     if waited:
         had = f"had a processor for {outcome.processor:.1f} s of {outcome.seconds:.0f}"
-        raise NotJudged(f"it {had}, and waited else")
+        raise NotJudged(f"it {had}, and waited for the rest of the time")
     return outcome
 
 

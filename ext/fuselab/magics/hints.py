@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,7 +83,7 @@ class Hints:
         signs = {"line": "%", "cell": "%%"}
         known = [sign + name for kind, sign in signs.items() for name in magics[kind]]
         if said := hint(str(error), known):
-            print(said)
+            print(said, file=sys.stderr)  # where IPython has written the error
 
 
 __all__ = ["Hints", "hint", "keep_empty_body"]

@@ -123,7 +123,8 @@ class CompiledCell:
         """What runs in eager, and why."""
         mistakes = self.failures_so_far().mistakes if self.failures_so_far else ()
         return (
-            *self._each("fallbacks"),
+            # That it does stands in front of them.
+            *(reason.replace(": it runs in eager: ", ": ") for reason in self._each("fallbacks")),
             *(f"what the compiler failed on: {reason}" for reason in mistakes),
         )
 

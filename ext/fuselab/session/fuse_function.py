@@ -23,12 +23,14 @@ class FusedModule:
         module: The module itself; its parameters are shared, not copied.
         fused: The compiled module (``fusec.CompiledFunction``).
         result: What was compiled; timed and checked on its latest inputs when it is shown.
+        panel: Returns the live workbench about it.
     """
 
     def __init__(self, module: torch.nn.Module, fused: Any, cell: FusedCell) -> None:
         self.module = module
         self.fused = fused
         self.result = cell
+        self.panel = cell.workbench
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module; the first call compiles."""
@@ -36,7 +38,12 @@ class FusedModule:
             return self.fused(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name in {"module", "fused", "result"}:  # not there yet: while it is being copied
+        if name in {
+            "module",
+            "fused",
+            "result",
+            "panel",
+        }:  # not there yet: while it is being copied
             raise AttributeError(name)
         return getattr(self.module, name)
 
@@ -70,6 +77,7 @@ def fuse(session: Session, target: Any, /, **options: Any) -> Any:
         compiled = session.compile(forward, **options)
         target.forward = _with_result(compiled_function(forward, compiled), cell)
         target.result = cell  # type: ignore[attr-defined]
+        target.panel = cell.workbench  # type: ignore[attr-defined]
         fused = target
     elif isinstance(target, FunctionType) or inspect.isbuiltin(target) or inspect.ismethod(target):
         compiled = session.compile(target, **options)
@@ -87,6 +95,7 @@ def fuse(session: Session, target: Any, /, **options: Any) -> Any:
 
 def _with_result(function: FunctionType, cell: FusedCell) -> FunctionType:
     function.result = cell  # type: ignore[attr-defined]
+    function.panel = cell.workbench  # type: ignore[attr-defined]
     return function
 
 

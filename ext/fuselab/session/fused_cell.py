@@ -16,6 +16,7 @@ from fusec.report import seconds_by_stage
 from fuselab.display import render, words
 from fuselab.display.pages.page import picture
 from fuselab.display.summary import Summary
+from fuselab.errors import FuselabError
 from fuselab.session.kernel_views import kernel_views
 from fuselab.session.line_views import kernel_costs, line_views
 from fuselab.session.measured_cell import MeasuredCell
@@ -162,8 +163,18 @@ class FusedCell(MeasuredCell):
     # --- doing -------------------------------------------------------------------------------
 
     def workbench(self) -> Any:
-        """Return the live panel: source, editor, Check, Keep, Revert, Tune, plots."""
-        from fuselab.panel import workbench
+        """Return the live panel: source, editor, Check, Keep, Revert, Tune, plots.
+
+        Raises:
+            FuselabError: It cannot be shown here: the panel is made of ipywidgets.
+        """
+        try:
+            from fuselab.panel import workbench
+        except ModuleNotFoundError as error:
+            raise FuselabError(
+                f"the panel is made of widgets, and {error.name} is not installed",
+                "show .result, and use fuselab.edit, fuselab.tune and fuselab.revert instead",
+            ) from None
 
         return workbench(self)
 

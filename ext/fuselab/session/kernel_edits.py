@@ -114,14 +114,16 @@ class KernelEdits(ABC):
         """
         _, kernel = self.find(name)
         text = _same_ending(text, kernel)
+        from fusec.random import generators_kept  # imports the compiler
+
         with self.lock:
             try:
                 if not text.strip():
                     verdict = Verdict(False, "empty", "the edit is empty")
-                elif keep:
-                    verdict = kernel.keep(text, trust=trust, sanitize=sanitize)
                 else:
-                    verdict = kernel.check(text, trust=trust, sanitize=sanitize)
+                    with generators_kept():
+                        check = kernel.keep if keep else kernel.check
+                        verdict = check(text, trust=trust, sanitize=sanitize)
             except BaseException as error:
                 # The checker itself failed, or was interrupted: the text must not be lost.
                 reason = f"{type(error).__name__}: {error}"

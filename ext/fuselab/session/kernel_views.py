@@ -75,7 +75,7 @@ def kernel_view(
         target=kernel.target,
         state=kernel.state,
         summary=_with_sizes(generated.summary, sizes),
-        lines=words.lines_of(places, filename),
+        lines=words.all_lines_of(places, filename),
         moved=generated.read_bytes + generated.written_bytes if known else moved or -1,
         time=time,
         source=kernel.source,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,13 @@ def call_facts(graph: Any) -> tuple[Any, ...]:
             for value in graph.last_inputs or ()
         ),
     )
+
+
+def _drawing_nothing() -> AbstractContextManager[None]:
+    """Put torch's generators back: a cell draws what it would without being looked at."""
+    from fusec.random import generators_kept  # imports the compiler
+
+    return generators_kept()
 
 
 @dataclass(eq=False, repr=False)
@@ -164,7 +172,7 @@ class MeasuredCell(CompiledCell):
         Returns:
             Seconds, summed over the graphs; None where one did not run or runs in eager.
         """
-        with self.lock:
+        with self.lock, _drawing_nothing():
             limits = []
             graphs = self.latest_graphs
             for graph in graphs:
@@ -246,10 +254,12 @@ class MeasuredCell(CompiledCell):
         """
         if checked and self._checked != self._state():
             phase("checking")
-            self.check()
+            with _drawing_nothing():
+                self.check()
         if timed and self._measured != self._timed_state():
             phase("measuring")
-            self.measure(seconds)
+            with _drawing_nothing():
+                self.measure(seconds)
         if self.live or self.pending:
             self.begin_run()  # nobody announces the calls of functions
 
@@ -271,7 +281,7 @@ class MeasuredCell(CompiledCell):
             return None
         runs: list[dict[str, Timing]] = []
         try:
-            with self.lock:
+            with self.lock, _drawing_nothing():
                 for graph in self.latest_graphs:
                     call = self._peer(graph, compiler).wait(stop)
                     if call is None:
@@ -354,7 +364,8 @@ class MeasuredCell(CompiledCell):
         with self.lock:
             calls = self._stepped if self._measured == self._timed_state() else None
             if calls is None or not self.kernel_times:
-                kernels, calls = self._time_steps(seconds, stop)
+                with _drawing_nothing():
+                    kernels, calls = self._time_steps(seconds, stop)
                 self.kernel_times |= kernels
             found: dict[str, list[Timing]] = {}
             for name, where, timing in calls:

@@ -294,12 +294,15 @@ class Session(KernelEdits):
         job = TuningJob(kernel, budget, self.lock, draw)
         if shown is not None:
             progress = lambda run: job.show(run, shown.show)  # noqa: E731
-        try:
-            job.wait(progress)
-        except KeyboardInterrupt:
-            # The search ends after the configuration that it is measuring.
-            job.stop.set()
-            job.wait(None)
+        from fusec.random import generators_kept  # imports the compiler
+
+        with generators_kept():
+            try:
+                job.wait(progress)
+            except KeyboardInterrupt:
+                # The search ends after the configuration that it is measuring.
+                job.stop.set()
+                job.wait(None)
         run = job.result()
         self._seen[id(kernel)] = kernel, kernel.source
         return TuningOutcome(kernel.name, run)

@@ -112,6 +112,31 @@ def test_side_effects_are_named(hard):
     assert "self.calls += 1" in lines(hard, Kind.EFFECT)
 
 
+def test_what_changes_between_two_breaks_is_named():
+    """There is no graph between them, so that no backend is asked."""
+
+    class Counted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.seen, self.log = nn.Linear(8, 8), 0, []
+
+        def forward(self, x):
+            h = self.inner(x)
+            torch._dynamo.graph_break()
+            self.seen += 1
+            self.log.append("x")
+            torch._dynamo.graph_break()
+            return h * 2
+
+    module = Counted()
+    found = fusec.explain(module, torch.randn(4, 8), draft=True)
+    texts = [(e.what, e.where.text, e.count) for e in found.of(Kind.EFFECT)]
+    assert texts == [
+        ("self.seen: it is set", "self.seen += 1", 1),
+        ("self.log: its elements are changed", 'self.log.append("x")', 1),
+    ]
+
+
 def test_elements_that_change_have_a_line():
     seen: list[torch.Tensor] = []
 
@@ -191,12 +216,13 @@ def test_lines_of_a_module(tmp_path):
     assert fixed.what.startswith("pixels has 3 in dimension 1")
     assert fixed.where.text == "return self.body(pixels).sum()"  # not torch's own line
     effects = found.of(Kind.EFFECT)
-    assert {each.what.split(":")[0].rpartition("_1_")[2] for each in effects} == {
-        "running_mean",
-        "running_var",
-        "num_batches_tracked",
+    assert {each.what.split(":")[0] for each in effects} == {
+        "body.1.running_mean",
+        "body.1.running_var",
+        "body.1.num_batches_tracked",
     }
     assert all("self.body" in each.where.text for each in effects)
+    assert found.export[0] == "what is exported updates the same tensors in place"
     text = str(found)
     assert f"guards ({len(found.of(Kind.GUARD))})" in text
     assert "padding_mode == 'zeros', of body.0, body.2" in text

@@ -96,7 +96,7 @@ def test_results_that_torch_names(tmp_path):
         alike(found.indices, x.max(1).indices)
 
 
-SCALE = torch.ones(3)
+SCALE, TABLE = torch.ones(3), torch.ones(3, 3)
 
 
 def test_defaults_of_parameters(tmp_path):
@@ -123,8 +123,24 @@ def test_defaults_of_parameters(tmp_path):
 def test_a_result_whose_size_depends_on_data(tmp_path):
     with pytest.raises(CannotPackage, match="more than one graph: the size of a result depends"):
         packaged(lambda x: x[x > 0], (torch.randn(5),), tmp_path)
-    with pytest.raises(CannotPackage, match="is not given and does not compute"):
-        packaged(lambda x: (x * SCALE, SCALE), (torch.randn(3),), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda x: (x * SCALE, SCALE), r"returns SCALE: what a .* \(return a copy: .clone\(\)\)"),
+        (lambda x: (x @ TABLE, TABLE.T), "returns a view of TABLE: what a package returns"),
+        (lambda x: (x, SCALE[1:], SCALE[:2]), r"its result\[1\] and its result\[2\] share memory,"),
+    ],
+)
+def test_tensors_that_a_package_holds_itself(function, words, tmp_path):
+    """A package's weights stay its own: results are given to it, or memory of their own."""
+    with pytest.raises(CannotPackage, match=words):
+        packaged(function, (torch.randn(3),), tmp_path)
+    x = torch.randn(3)
+    for run in packaged(lambda x: (x * SCALE, SCALE.clone(), SCALE[1]), (x,), tmp_path)[:1]:
+        run(x)[1].add_(1)
+        alike(run(x)[1], SCALE)
 
 
 def test_packaging_leaves_kept_inputs_alone(tmp_path):

@@ -86,6 +86,14 @@ def test_what_is_as_wide_as_any_result_of_windows_is_not_widened(
     )
     second = negated("c", at(i, j), (i, j), "a")
     assert (choices.unfit_for_windows(first, second, buffers) is not None) is unfit
+    # One of two results is enough.
+    buffers["d"] = buffer("d", (64, 64), F16)
+    both = Body(
+        second.axes,
+        (),
+        (*second.stores, Store("d", at(i, j), ops.cast(second.stores[0].value, F16))),
+    )
+    assert (choices.unfit_for_windows(first, both, buffers) is not None) is unfit
 
 
 def test_a_copy_with_gaps_in_memory_is_not_turned_over() -> None:

@@ -231,3 +231,14 @@ def test_several():
     assert [f.ok for f in figures] == [True, False]
     assert figures[1].against_float64 is None
     assert "is allowed" in describe(figures[1])
+
+
+def test_nan_where_float64_has_a_number_is_no_error_of_zero():
+    """It is as in eager, and passes; the figure said 0 where all was NaN."""
+    eager = torch.tensor([float("nan")] * 4, dtype=torch.float16)
+    figure = compare_output("p", eager.clone(), eager, torch.zeros(4, dtype=torch.float64))
+    assert figure.ok
+    assert figure.against_eager == 0
+    assert figure.against_float64 == figure.eager_against_float64 == float("inf")
+    both = compare_output("p", eager.clone(), eager, eager.double())
+    assert both.against_float64 == 0

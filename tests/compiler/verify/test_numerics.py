@@ -123,9 +123,18 @@ def test_large_kernels_are_looked_at_from_outside(monkeypatch: pytest.MonkeyPatc
     assert trace.tensors[0].compiled < 1e-5
 
 
-def test_random_numbers_are_not_traced() -> None:
-    with pytest.raises(NotTraced, match="random"):
-        traced(torch.nn.functional.dropout, x)
+def test_random_numbers_are_the_same_in_float64() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x) / 3 + torch.rand_like(x)
+
+    torch._dynamo.reset()
+    module = fusec.compile(function, keep_inputs=True)
+    module(x)
+    state = torch.get_rng_state()
+    trace = trace_part(module.graphs[0].parts[0])
+    assert torch.equal(torch.get_rng_state(), state)  # the next call draws what it would have
+    (tensor,) = trace.tensors
+    assert tensor.compiled < 1e-6
 
 
 def test_inputs_must_be_kept() -> None:

@@ -119,3 +119,10 @@ def test_what_is_said_of_threads():
         "wanted": 2048,
         "there": 1024,
     }
+
+
+def test_what_torch_imports_by_itself_is_no_fault_of_the_text(kernel):
+    """Random numbers of a tensor without memory once changed the environment, by an import."""
+    verdict = kernel.check(begun(kernel.generated.text, "x.new_empty(3).normal_()"), trust=True)
+    assert (verdict.ok, verdict.stage) == (False, "unsafe"), verdict
+    assert "random numbers" in verdict.reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 import fusec
 from fusec.inspect.line_costs import line_costs
 from fusec.report import Timing
+from fuselab.display import words
 from fuselab.display.bounds import Traffic, bars, bound, limit_words, saved
 from fuselab.display.kernel_text import extent_of
 from fuselab.display.source_lines import LineView
@@ -301,3 +303,23 @@ def test_colors_grow_with_the_share() -> None:
     shares: list[Any] = [LineView("", 1, "x", time=share) for share in (0.0, 0.1, 0.5, 1.0)]
     assert [blue(line) for line in shares] == sorted(map(blue, shares), reverse=True)
     assert len({line.color for line in shares}) == 4
+
+
+def test_lines_of_another_cell_stand_beside_their_kernel_lines(tmp_path: Path) -> None:
+    """A model defined in one cell, fused in another: nothing in the gutter said which line."""
+    torch._dynamo.reset()
+    path = tmp_path / "ipykernel_1" / "2.py"
+    path.parent.mkdir()
+    path.write_text("def softmax(x):\n    e = x.exp()\n    return e / e.sum(1)[:, None]\n")
+    space: dict[str, Any] = {"torch": torch, "x": torch.randn(8, 16)}
+    exec(compile(path.read_text(), str(path), "exec"), space)
+    session = Session(space)
+    cell, program = session.prepare("p = softmax(x)", CellOptions(name="soft"), Frontend())
+    session.run(cell, program)
+    page = cell.html()
+    mark = words.line_class(str(path), 2)
+    assert f'summary class="{mark}"' in page
+    assert f"span class='{mark}'" in page
+    assert f":has(.{mark}:hover) .{mark}" in page
+    assert re.search(r"title='another cell, line 2: e = x.exp\(\)[^']*'>other 2<", page)
+    assert "another cell, lines 2-3" in cell.text()

@@ -94,7 +94,10 @@ def test_decisions_that_save_nothing_have_no_column_of_bytes() -> None:
     rows = [(f"a{n} → b", "4 B", "near") for n in range(fusion.MOST_ROWS + 2)]
     shown = fusion.decisions_html("together", rows)
     assert "saves" in shown
+    assert f"{len(rows) - fusion.MOST_OPEN} more</summary>" in shown  # folded
     assert "and 2 more" in shown
+    shown = fusion.decisions_html("together", rows[: fusion.MOST_OPEN + 2])
+    assert "more" not in shown, "two rows are not worth folding"
 
 
 def test_graph_is_xml_with_every_node_and_edge(cell: Any) -> None:

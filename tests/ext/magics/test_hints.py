@@ -47,7 +47,7 @@ def test_only_cell_magics_of_ours_without_a_body_are_changed() -> None:
 def test_the_shell_prints_the_hint_after_the_error(shell, capsys) -> None:
     with pytest.raises(UsageError):
         run(shell, "%fuse_explain")
-    assert "--show guards" in capsys.readouterr().out
+    assert "--show guards" in capsys.readouterr().err
 
 
 def test_without_code_the_kernel_that_was_named_comes(shell, monkeypatch) -> None:

@@ -245,3 +245,20 @@ def test_pages_take_what_the_result_has_measured(session: Session, body: str) ->
     ran(session, body, torch.randn(32, 32))  # another call has others
     limits_of(cell)
     assert cell.traffic is not before[0]
+
+
+def test_what_looks_at_a_cell_draws_no_numbers_of_the_notebooks(session: Session) -> None:
+    """Timing drew a seed a call: what a notebook drew next hung on how often that was."""
+    torch.manual_seed(0)
+    cell, program = session.prepare(
+        "y = torch.nn.functional.dropout(x, 0.5)", CellOptions(name="c"), Frontend()
+    )
+    session.namespace["x"] = torch.ones(8, 64)
+    session.run(cell, program)
+    state = torch.get_rng_state()
+    cell.update(seconds=0.02)
+    (kernel,) = cell.kernels.values()
+    session.edit(kernel.name, kernel.source + "\n// a comment\n")
+    session.tune(kernel.name, 0.2)
+    timings_of(cell)
+    assert torch.equal(torch.get_rng_state(), state)

@@ -13,6 +13,7 @@ from fusec.report import FusionDecision
 from fusec.schedule.step_graph import FusionView, StepGraph, node_names
 from fuselab.display import noise, words
 from fuselab.display.pages.page import Page, indented, static_table, svg_image
+from fuselab.display.style import Style
 from fuselab.display.svg.colors import PRINT, Look, kernel_colors
 from fuselab.display.svg.step_graph import MOST_NEAR, MOST_NODES, around, graph_svg, lines_text
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from fusec.inspect.whatif import WhatIf
 
 MOST_ROWS = 60
+MOST_OPEN = 10  # of a table of decisions; the rest is folded
 MOST_PARTS = 12  # of a kernel, named one by one
 _BYTES = re.compile(r"(\d[\d,]*) bytes\b")
 
@@ -131,21 +133,37 @@ def fusion_text(name: str, view: FusionView) -> str:
     for title, rows in decision_tables(view):
         if rows:
             lines += ["", f"  {title}:"]
-            lines += [f"  {line}" for line in indented(rows[:MOST_ROWS])]
-            if len(rows) > MOST_ROWS:
-                lines.append(f"    and {len(rows) - MOST_ROWS} more")
+            # Why computations are apart is what somebody can do something about.
+            most = MOST_ROWS if title == "apart" else MOST_OPEN
+            lines += [f"  {line}" for line in indented(rows[:most])]
+            if len(rows) > most:
+                lines.append(f"    and {len(rows) - most} more")
     return "\n".join(lines)
 
 
 def decisions_html(title: str, rows: list[tuple[str, str, str]]) -> str:
-    """Return decisions of one kind as a table, without the bytes where none are saved."""
-    shown = rows[:MOST_ROWS]
-    if any(saved for _, saved, _ in shown):
-        table = static_table((title, "saves", "why"), shown, 3)
-    else:
-        table = static_table((title, "why"), [(pair, why) for pair, _, why in shown], 2)
-    more = len(rows) - len(shown)
-    return table + (f"<div>and {more} more</div>" if more else "")
+    """Return decisions of one kind as a table, without the bytes where none are saved.
+
+    Most of a long table is folded: a loop of the user's, unrolled, has a decision for each turn.
+    """
+    first, rest = rows[:MOST_OPEN], rows[MOST_OPEN:MOST_ROWS]
+    if len(rest) <= 2:
+        first, rest = first + rest, []
+    saves = any(saved for _, saved, _ in rows)
+
+    def table(head: str, some: list[tuple[str, str, str]]) -> str:
+        if saves:
+            return static_table((head, "saves", "why"), some, 3)
+        return static_table((head, "why"), [(pair, why) for pair, _, why in some], 2)
+
+    html = table(title, first)
+    if rest:
+        more = len(rows) - len(first)
+        left = len(rows) - MOST_ROWS
+        html += f'<details><summary style="{Style.summary}">{more} more</summary>'
+        html += table(title, rest) + (f"<div>and {left} more</div>" if left > 0 else "")
+        html += "</details>"
+    return html
 
 
 def colors_of(view: FusionView) -> dict[str, str]:

@@ -87,6 +87,12 @@ def test_a_technique_is_decided_with_a_reason_and_can_be_left_out(technique: str
     )
 
 
+def test_rows_of_few_tiles_of_columns_are_shared_out() -> None:
+    kernel = one_kernel(lambda x: x.sum(0), torch.randn(1000, 2 * choices.COLUMNS + 9))
+    assert "PIECES" in code(kernel)
+    assert "3 tiles would not keep threads busy" in kernel.generated.plan
+
+
 def code(kernel: Any) -> str:
     """Return a kernel's text without its comments, which quote the cells above."""
     lines = kernel.source.splitlines()

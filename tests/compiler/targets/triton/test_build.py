@@ -44,6 +44,13 @@ def broken(source: KernelSource, old: str, new: str) -> CompileError:
     return caught.value
 
 
+def test_what_is_not_there_is_missed_at_the_end(source: KernelSource) -> None:
+    text = "def another():\n    pass\n"
+    with pytest.raises(CompileError, match="no function launch") as caught:
+        build_triton(text, source.signature)
+    assert [d.line for d in caught.value.diagnostics] == [3]
+
+
 def test_python_errors_carry_their_line(source: KernelSource) -> None:
     error = broken(source, "col = tl.arange(0, RBLOCK)", "col = tl.arange(0, RBLOCK")
     assert error.diagnostics[0].line == line_with(source.text, "col = tl.arange")

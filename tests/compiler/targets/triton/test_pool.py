@@ -64,6 +64,16 @@ def request(kernel: KernelSource) -> dict[str, Any]:
     return found
 
 
+def test_what_a_worker_cannot_be_told_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = kernels()[0]
+    monkeypatch.setattr(triton_pool, "_described", lambda *args: None)
+    path, asked = triton_pool.request_for(
+        kernel.text, kernel.signature, kernel.entry, lambda: gpu_target("sm_90")
+    )
+    assert asked is None
+    assert Path(path).read_text() == kernel.text
+
+
 class Driver:
     """A GPU that is not there, as Triton's JIT asks for one."""
 

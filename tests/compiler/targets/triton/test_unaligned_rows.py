@@ -56,6 +56,11 @@ def test_sums_of_exponentials(dtype: torch.dtype, first: int, columns: int) -> N
     torch.testing.assert_close(loss, expected, rtol=2e-3, atol=2e-3, equal_nan=True)
 
 
+def test_the_only_row_begins_where_its_tensor_does() -> None:
+    lines = text_of(cross_entropy(1, 1023, HALF)).splitlines()
+    assert [x.strip() for x in lines if "_row = " in x] == ["logits_row = logits_ptr"]
+
+
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("kind", ["sum", "max", "min", "prod"])
 @pytest.mark.parametrize("dtype", [HALF, BF16, torch.int8, torch.float8_e4m3fn])

@@ -179,12 +179,12 @@ def _many(counted: _Counted, log: int) -> str:
     """Call often enough to see what grows; return what does, in words."""
     used_up, clock = time.thread_time() + _LONG, time.perf_counter() + _LONGEST
 
-    def late() -> bool:
+    def time_is_over() -> bool:
         return time.thread_time() > used_up or time.perf_counter() > clock
 
     for _ in range(_WARM):
         counted()
-        if late():
+        if time_is_over():
             return ""
     growth = []
     before = printed(log)
@@ -193,7 +193,7 @@ def _many(counted: _Counted, log: int) -> str:
         for _ in range(_WINDOW):
             counted()
         growth.append((this_system().bytes_in_use() - used) // _WINDOW)
-        if late() and growth[-1] < _LEAST_LEAK:
+        if time_is_over() and growth[-1] < _LEAST_LEAK:
             break
     # In one window alone something may have been made once, for good.
     if min(growth) >= (_LEAST_LEAK if len(growth) > 1 else _LEAST_LEAK_OF_FEW):

@@ -133,6 +133,17 @@ def test_what_is_no_size_prunes_nothing(store, size):
     assert len(store.stored()) == 2
 
 
+def test_what_another_compiler_keeps_there_is_not_damaged(store):
+    """Triton's own cache lies in the folder that ``FUSEC_CACHE_DIR`` names."""
+    own = store.folder / "triton-cache" / "AMZQNLGL2CKQV2TXVCJBUTTKKCP4RWXZLQUXFV3IZ3ZVB2GQUVYQ"
+    own.mkdir(parents=True)
+    (own / "kernel.cubin").write_bytes(b"code")
+    assert store.verify() == ()
+    assert (own / "kernel.cubin").exists()
+    assert store.info().entries["triton-cache"] == 1  # it counts, and goes when it is not used
+    assert store.prune(0) == 3
+
+
 def test_the_cache_is_there_at_once():
     code = "import fusec; print(fusec.cache.info().entries)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

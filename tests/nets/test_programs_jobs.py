@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -122,3 +123,10 @@ def test_real_children(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     rows = [json.loads(line) for line in report.read_text().splitlines()]
     assert [row["seed"] for row in rows] == [0, 1]
     assert {row["net"] for row in rows} == {"length 3"}
+
+
+def test_a_crash_says_where_it_was() -> None:
+    code = "import faulthandler, os; faulthandler.enable(); os.abort()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert jobs._where(done.stderr) == ['File "<string>", line 1 in <module>']
+    assert not jobs._where("a warning")

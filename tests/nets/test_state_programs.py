@@ -278,3 +278,19 @@ def test_no_dispatch_mode_where_a_checkpoint_computes_again() -> None:
     given = ["Operators()", "anomaly()"]
     assert _fit_for("out = checkpoint(f, a, use_reentrant=False)", given) == ["anomaly()"]
     assert _fit_for("out = f(a)", given) == given
+
+
+def test_transforms_within_hooks_are_not_held_against_us() -> None:
+    """Eager refuses them; what is compiled does what eager does without the hooks."""
+    wanted = program("y = torch.func.vjp(torch.tanh, a)[1](a)[0]")
+    made, call, *rest = wanted.calls[0]
+    within = Node('with saved("same")', (call, Node('note("within", state())')))
+    calls = (wanted.calls[0], (made, within, *rest))
+    wanted = replace(wanted, calls=calls)
+    found = run(wanted, lambda f: f, way=Way(refuses=False))
+    assert "raised in eager alone" in "\n".join(
+        compared(wanted, run(wanted, lambda f: f), found, "cpu")
+    )
+    assert _is_right_otherwise(wanted, found, "cpu")
+    wrong = run(wanted, lambda f: lambda a: (f(a)[0] * 2,), way=Way(refuses=False))
+    assert not _is_right_otherwise(wanted, wrong, "cpu")

@@ -65,7 +65,23 @@ def prepare(options: argparse.Namespace) -> None:
         from fusec.call import native
 
         torch._dynamo.config.recompile_limit = 64  # each call is in a state of its own
+        _make_histories_before_hooks()
         native.types(wait=True)
+
+
+def _make_histories_before_hooks() -> None:
+    """Keep eager from ending the process at a hook on a view of what was updated since.
+
+    ``v = (b * 1)[0]; v.detach().mul_(0.5); v.register_hook(f)`` does on torch 2.11 and 2.13, now
+    and then: the view's history is made anew while the hook is put on.
+    """
+    register_hook = torch.Tensor.register_hook
+
+    def after_history(self: torch.Tensor, hook: Any) -> Any:
+        getattr(self, "grad_fn", None)
+        return register_hook(self, hook)
+
+    torch.Tensor.register_hook = after_history  # type: ignore[method-assign]
 
 
 def written(seed: int, options: argparse.Namespace) -> generate.Program | StateProgram:

@@ -14,11 +14,12 @@ import os
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from support.children import in_threads, json_lines
 
@@ -105,19 +106,24 @@ class Jobs:
 
     def _run(self, seeds: list[int], device: str) -> list[int]:
         """Run seeds in a new process; returns those behind the one that ended it."""
+        with tempfile.TemporaryFile("w+", errors="replace") as errors:
+            return self._run_beside(seeds, device, errors)
+
+    def _run_beside(self, seeds: list[int], device: str, errors: IO[str]) -> list[int]:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(sys.path),
             "PYTHONWARNINGS": "ignore",
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": device,
+            "PYTHONFAULTHANDLER": "1",  # says where a crash was
         }
         process = subprocess.Popen(
             self.command,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=errors,
             text=True,
         )
         assert process.stdin is not None
@@ -151,7 +157,9 @@ class Jobs:
             if hung.is_set():
                 self._take({"seed": seed, "problems": [f"hangs: more than {TIME_LIMIT:.0f} s"]})
             else:
-                self._take(_ended(seed, status, self.options, self.command))
+                errors.seek(0)
+                row = _ended(seed, status, self.options, self.command, _where(errors.read()))
+                self._take(row)
         return left
 
     def _take(self, row: Row) -> None:
@@ -215,11 +223,24 @@ def alone(
     return row
 
 
-def _ended(seed: int, status: int, options: argparse.Namespace, command: Sequence[str]) -> Row:
+def _where(errors: str) -> list[str]:
+    """Return where a process crashed, if it said so."""
+    _, crashed, stack = errors.rpartition("Fatal Python error")
+    frames = [line.strip() for line in stack.splitlines() if line.startswith("  File ")]
+    return ["; ".join(frames[:8])] if crashed and frames else []
+
+
+def _ended(
+    seed: int,
+    status: int,
+    options: argparse.Namespace,
+    command: Sequence[str],
+    where: Sequence[str] = (),
+) -> Row:
     """Return what is said of a seed whose process ended: whether eager alone ends it, too."""
     if options.state and isinstance(_answer(seed, [*command, "--eager"]), int):
         return {"seed": seed, "eager_ends": f"crash: {status}"}
-    return {"seed": seed, "problems": [f"crash: {status}"]}
+    return {"seed": seed, "problems": [f"crash: {status}", *where]}
 
 
 def _answer(seed: int, command: Sequence[str]) -> Row | int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,16 +19,22 @@ class Way:
     Attributes:
         recomputes: Whether checkpoints compute again what they did not keep.
         strides: Whether hooks return saved tensors with other strides than they had.
+        refuses: Whether transforms refuse to run within hooks of saved tensors.  What is compiled
+            has none any more, under AOTAutograd neither, and is what eager does without the hooks.
     """
 
     recomputes: bool = True
     strides: bool = True
+    refuses: bool = True
 
     def put(self, space: dict[str, Any]) -> None:
         """Have a program's names do so."""
         if not self.recomputes:
             space["checkpoint"] = _once
-        if not self.strides:
+        if not self.refuses:
+            hooks = _NoHooks()
+            space["saved"], space["state"] = hooks.saved, hooks.state
+        elif not self.strides:
             space["saved"] = lambda way: prelude.saved("same")
 
     @staticmethod
@@ -37,12 +44,33 @@ class Way:
         choices = (
             (True, False) if "checkpoint(" in text else (True,),
             (True, False) if 'saved("' in text else (True,),
+            (True, False) if 'saved("' in text and "torch.func." in text else (True,),
         )
-        ways = [Way(*each) for each in itertools.product(*choices)]
-        return sorted(ways, key=lambda w: (not w.recomputes) + (not w.strides))[1:]
+        chosen = sorted(itertools.product(*choices), key=lambda each: -sum(each))
+        return [Way(*each) for each in chosen[1:]]
 
 
 AS_EVER = Way()
+
+
+class _NoHooks:
+    """Blocks in which hooks of saved tensors would be, as the state of torch has it."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+
+    @contextlib.contextmanager
+    def saved(self, way: str) -> Iterator[None]:
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
+    def state(self) -> tuple[object, ...]:
+        hooks = ("hooks", self.depth > 0)
+        found = prelude.state()
+        return tuple(hooks if each == ("hooks", False) else each for each in found)
 
 
 def _once(function: Callable[..., Any], *given: Any, use_reentrant: bool) -> Any:

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import itertools
 import os
+import re
 import shutil
 import threading
 import time
@@ -51,6 +52,7 @@ LOCKS = ".locks"
 KEPT_IN_QUARANTINE = 16
 # A lock that another process holds is asked for so often.
 _LOCK_SECONDS = 0.05
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 # What reading an entry raises that is not as it was written.
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, DamagedEntryError)
 
@@ -291,6 +293,8 @@ class CacheStore:
         """Check every entry, move damaged ones aside, and say what was wrong with each."""
         problems = []
         for folder in list(self._entry_folders()):
+            if not _DIGEST.fullmatch(folder.name):
+                continue  # of another compiler, which keeps here what it made: Triton's own
             try:
                 read_entry(folder, folder.parent.name, folder.name)
             except FileNotFoundError as error:

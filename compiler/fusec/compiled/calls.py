@@ -142,6 +142,9 @@ class GraphCalls:
         assert self.compiled is not None
         if forward_ad._current_level >= 0 and any(map(has_tangent, inputs)):
             return self.run_captured(*inputs)  # kernels would leave the tangents behind
+        if self._direct is None and torch._C._are_functorch_transforms_active():
+            # Inputs that a transform knows nothing of: autograd's functions refuse to run there.
+            return self.run_captured(*inputs)
         try:
             return self.compiled(*inputs)
         except SharedMemory:  # raised before anything ran

@@ -20,6 +20,7 @@ from torch import fx
 
 from fusec.devices import CPU
 from fusec.errors import BadOption, FusecError
+from fusec.graph.attention_formulas import write_attention_out
 from fusec.graph.convolutions.channels_last import turn_channels_inward
 from fusec.graph.convolutions.depthwise import divide_gradients
 from fusec.graph.convolutions.one_pixel import multiply_single_pixels
@@ -418,6 +419,12 @@ PASSES: tuple[Pass, ...] = (
         frozenset({GraphForm.SPLIT}),
         "backward reads what an updated input was before, as autograd's own copy of it",
         required="backward would read the new values, and raise where eager does not",
+    ),
+    Pass(
+        "attention_formulas",
+        lambda s: write_attention_out(s.module, lambda d: s.options.abilities(d).attention),
+        frozenset({GraphForm.PART}),
+        "attention with the user's functions is kernels where it has none of its own",
     ),
     Pass(
         "onednn_products",

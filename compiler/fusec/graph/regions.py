@@ -8,6 +8,7 @@ model, so each call becomes the region's operators; equal kernels are built once
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ def inline_regions(module: fx.GraphModule) -> int:
         region = _region_of(module, call)
         assert region is not None
         inline_regions(region)
-        _inline(module, call, region)
+        inline(module, call, region, call.args[2:])
     if calls:
         module.graph.eliminate_dead_code()
         module.recompile()
@@ -47,8 +48,17 @@ def _region_of(module: fx.GraphModule, call: fx.Node) -> fx.GraphModule | None:
     return found if isinstance(found, fx.GraphModule) and users_take_items else None
 
 
-def _inline(module: fx.GraphModule, call: fx.Node, region: fx.GraphModule) -> None:
-    operands = call.args[2:]
+def inline(
+    module: fx.GraphModule, call: fx.Node, region: fx.GraphModule, operands: Sequence[Any]
+) -> None:
+    """Put a region's nodes in the place of its call, all of whose users take one result each.
+
+    Args:
+        module: The graph that has the call; changed in place.
+        call: Goes.
+        region: What it calls; its output is a list.
+        operands: What the region is called with, in order.
+    """
     found: dict[fx.Node, Any] = dict(
         zip(region.graph.find_nodes(op="placeholder"), operands, strict=True)
     )
@@ -84,4 +94,4 @@ def _adopt(module: fx.GraphModule, region: fx.GraphModule, name: str) -> str:
     return chosen
 
 
-__all__ = ["inline_regions"]
+__all__ = ["inline", "inline_regions"]

@@ -9,8 +9,8 @@ a part of it, so that the body says by itself what the kernel computes::
     weight = exp2(where(kept, score_mod(score * scale, ...), -inf) * log2(e) - the row's most)
     out = dot(weight, value[b, h, kv]) / sum(weight)
 
-``targets/triton/kernels/attention.py`` takes it apart again.  Everywhere but on a GPU, and where
-something has no form here, torch's own decomposition runs.
+``targets/triton/kernels/attention.py`` takes it apart again.  Where something has no form here,
+torch's own operator runs; on a CPU the graph has its formulas (``attention_formulas.py``).
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import fusec
+from fusec.capture.backend import fusec_backend
 
-Function = Callable[[Tensor], Tensor]
+Function = Callable[..., Tensor]
 
 
 class _Operators(TorchDispatchMode):
@@ -68,3 +69,31 @@ def test_the_next_call_is_compiled(call: Callable[[Function, Tensor], None], fir
     torch.testing.assert_close(compiled(x), x.tanh() * 2)
     torch.testing.assert_close(compiled(x.double()), x.double().tanh() * 2)
     assert not eager
+
+
+_TRANSFORMED: dict[str, Function] = {
+    "grad": lambda f, x: torch.func.grad(lambda t: (f(t) * t).sum())(x),
+    "vmap": lambda f, x: torch.func.vmap(lambda t: f(t) * t)(x),
+    "jvp": lambda f, x: torch.func.jvp(lambda t: f(t) * t, (x,), (x,))[1],
+    "functionalize": lambda f, x: torch.func.functionalize(lambda t: f(t) * t)(x),
+}
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("way", ["fusec", "torch"])
+@pytest.mark.parametrize("name", _TRANSFORMED)
+def test_what_is_compiled_already_runs_within_a_transform(name: str, way: str) -> None:
+    """The graph takes none of the transform's inputs, so that nothing of it has changed."""
+    torch._dynamo.reset()
+    layer = torch.nn.Linear(4, 4)
+
+    def f(x: Tensor) -> Tensor:
+        return (layer.weight * 0.5).sin()
+
+    x, call = torch.randn(4, 4), _TRANSFORMED[name]
+    compiled = fusec.compile(f) if way == "fusec" else torch.compile(f, backend=fusec_backend)
+    compiled(x)
+    compiled(x)
+    torch.testing.assert_close(call(compiled, x), call(f, x))
+    compiled(x).sum().backward()
+    torch.testing.assert_close(layer.weight.grad, (layer.weight * 0.5).cos() * 0.5)

@@ -90,6 +90,9 @@ def test_an_operator_that_fails_says_so() -> None:
 
 def test_results_lie_as_traced_in_memory_of_their_own() -> None:
     class Passes:
+        def name(self) -> str:
+            return "passes"
+
         def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
             return x, x.t(), None
 

@@ -115,7 +115,9 @@ def recorded_call(
     transformed = torch._C._are_functorch_transforms_active
 
     def call(*inputs: Any) -> Any:
-        if transformed() or not is_grad_enabled():
+        if transformed():
+            return captured(*inputs)  # autograd's functions refuse to run within a transform
+        if not is_grad_enabled():
             return compiled(*inputs)
         if forward_ad._current_level >= 0 and any(map(has_tangent, inputs)):
             return captured(*inputs)

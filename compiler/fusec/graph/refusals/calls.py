@@ -57,6 +57,23 @@ _TYPES |= dict.fromkeys(_LOGARITHMS, _REAL)
 # Nothing is promoted: fake tensors do not say so.
 _ALIKE = frozenset((torch.heaviside, "heaviside", "heaviside_", torch.addmv, "addmv"))
 _DIVIDED = frozenset((torch.addcdiv, "addcdiv", "addcdiv_"))
+# They change a setting of torch, and tracing would do that once, when it traces.
+_SETTINGS = frozenset(
+    (
+        torch._C._set_check_sparse_tensor_invariants,
+        torch._C._set_deterministic_algorithms,
+        torch.backends.cuda.enable_flash_sdp,
+        torch.backends.cuda.enable_math_sdp,
+        torch.backends.cuda.enable_mem_efficient_sdp,
+        torch.set_autocast_cache_enabled,
+        torch.set_autocast_dtype,
+        torch.set_autocast_enabled,
+        torch.set_default_dtype,
+        torch.set_deterministic_debug_mode,
+        torch.set_float32_matmul_precision,
+        torch.set_warn_always,
+    )
+)
 _INDEX_ADD = frozenset(("index_add", "index_add_", torch.index_add))
 
 
@@ -94,6 +111,8 @@ def left_to_eager(module: fx.GraphModule) -> str:
     for node in module.graph.nodes:
         if node.op not in ("call_function", "call_method"):
             continue
+        if node.target in _SETTINGS:
+            return f"{node.name} changes a setting of torch"
         if (places := _written(node)) and _resizes(node, places):
             return f"{node.name} gives the tensor that it writes into another size"
         if node.target is F.multilabel_margin_loss and _decomposes_margins_wrongly():

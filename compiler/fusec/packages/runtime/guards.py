@@ -54,7 +54,9 @@ class TensorGuard:
     ) -> str:
         """Return what is wrong with a value, in words; nothing where it fits."""
         if facts is None:
-            return f"{self.name} is {_said(value)}; a tensor is expected"
+            layout = str(getattr(value, "layout", "")).removeprefix("torch.")  # sparse_coo
+            kind = f"a tensor of layout {layout}" if layout else _said(value)
+            return f"{self.name} is {kind}; a plain tensor is expected"
         if facts.dtype != self.dtype:
             return f"{self.name} is {facts.dtype}; packaged for {self.dtype}"
         if facts.device != self.device:

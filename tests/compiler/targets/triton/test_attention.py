@@ -416,10 +416,6 @@ def test_lists_of_blocks_are_left_in_checks() -> None:
 def test_what_stays_torchs_own_says_why() -> None:
     sizes = Sizes(1, 4, 4, 20, 20, 16)
     tensors = sizes.tensors(F32)
-    on_cpu = fusec.compile(attention("causal", sizes))
-    assert torch.equal(on_cpu(*tensors), attention("causal", sizes)(*tensors))
-    (extern,) = on_cpu.graphs[0].externs
-    assert "on a GPU alone" in extern.reason
     double = fusec.compile(attention("causal", sizes), target="triton")
     double(*(t.double() for t in tensors))
     (extern,) = double.graphs[0].externs

@@ -326,12 +326,12 @@ class Notebook:
         self.page.context.close()
         assert broken == 0, "a widget could not be shown"
         assert self.strangers == [], "something wanted another host"
-        assert self.errors == [], self.errors
+        assert self.errors == [], "\n".join(self.errors)
 
     def _note(self, error: Any) -> None:
         # Notebook has one of its own while it starts; the panel's scripts are blobs.
         if self.lab.app == "lab" or "blob:" in (error.stack or ""):
-            self.errors.append(str(error))
+            self.errors.append(error.stack or str(error))
 
     def _is_own(self, url: str) -> bool:
         own = urlparse(self.lab.url)

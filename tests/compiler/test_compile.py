@@ -55,7 +55,8 @@ def test_shapes_and_dtypes(shape: tuple[int, ...], dtype: torch.dtype) -> None:
         y = torch.tanh(x) * 2 + x.sigmoid()
         return y, y.sum(-1), y.softmax(-1)
 
-    agrees(function, torch.randn(shape, dtype=dtype))
+    # Off zero: of a sum of halves that cancel little is left but how each torch rounds them.
+    agrees(function, (torch.randn(shape) + 1).to(dtype))
 
 
 def test_in_place_update_of_an_input() -> None:

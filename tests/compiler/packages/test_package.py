@@ -80,7 +80,7 @@ def test_dynamic_sizes_stay_dynamic_and_are_guarded(tmp_path):
         ((torch.randn(5), torch.randn(5, 9)), "x has too few dimensions|1 dimensions"),
         ((torch.randn(5, 9), torch.randn(5, 9), 3.0), "scale is 3.0; packaged for 2.0"),
         ((torch.randn(5, 9), torch.randn(5, 9), 2), "scale is 2; packaged for 2.0"),
-        ((torch.randn(5, 9), "y"), "y is 'y'; a tensor is expected"),
+        ((torch.randn(5, 9), "y"), "y is 'y'; a plain tensor is expected"),
         ((torch.randn(5, 9),), "missing a required argument"),
     ):
         with pytest.raises(NoSpecialization, match=words):

@@ -9,6 +9,9 @@ none that eager computes but ``addcmul_`` of integers, is captured in another wa
 
 After ``y.t_()`` it goes on with the shape and the strides that ``y`` had before: ``y.shape`` was
 wrong, and whatever was made of it.  They are looked up again.
+
+Before ``register_hook`` was an operator, a hook put under ``no_grad`` on a value that is made
+within the graph was forgotten: gradients are recorded while it makes something of the hook.
 """
 
 from __future__ import annotations
@@ -41,6 +44,9 @@ def install() -> None:
             setattr(TensorVariable, f"method_{name}", _unless_integers(method, 2))
     handles: Any = TensorVariable.call_method
     TensorVariable.call_method = _and_looks_again(handles)  # type: ignore[method-assign]
+    if not hasattr(torch.ops.higher_order, "register_hook"):
+        puts_on: Any = TensorVariable._method_register_hook
+        TensorVariable._method_register_hook = _recorded(puts_on)  # type: ignore[method-assign]
 
 
 def _and_looks_again(call_method: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,6 +61,20 @@ def _and_looks_again(call_method: Callable[..., Any]) -> Callable[..., Any]:
         return self  # as eager does; the result would be known by itself, and its shape as well
 
     return call
+
+
+def _recorded(register_hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return TorchDynamo's handler of hooks, which has one recorded wherever it is put on."""
+
+    @functools.wraps(register_hook)
+    def handle(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.source or not self.requires_grad or torch.is_grad_enabled():
+            return register_hook(self, *args, **kwargs)
+        # what it makes of the hook stands right behind the value, where gradients are recorded
+        with torch.inference_mode(False), torch.enable_grad():
+            return register_hook(self, *args, **kwargs)
+
+    return handle
 
 
 def _unless_integers(decompose: Callable[..., Any], factors: int) -> Callable[..., Any]:

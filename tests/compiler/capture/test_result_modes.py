@@ -274,11 +274,33 @@ def hook_put_on_without_gradient(x: torch.Tensor) -> Results:
     return (y,)
 
 
+def hook_put_on_under_no_grad(x: torch.Tensor) -> Results:
+    y = x * x
+    with torch.no_grad():
+        y.register_hook(lambda g: g * 0.5)
+    return (y,)
+
+
+def hook_put_on_in_inference_mode(x: torch.Tensor) -> Results:
+    y = x * x
+    z = y.sin()
+    with torch.inference_mode():
+        y.register_hook(lambda g: g * 0.5)
+        w = y / 2
+    return w, y + z
+
+
 @pytest.mark.parametrize(
-    "function", [hook_beside_a_view_without_history, hook_put_on_without_gradient]
+    "function",
+    [
+        hook_beside_a_view_without_history,
+        hook_put_on_without_gradient,
+        hook_put_on_under_no_grad,
+        hook_put_on_in_inference_mode,
+    ],
 )
 def test_hooks_beside_views_without_history(function: Any) -> None:
-    """On torch 2.11 one did nothing, and another cost the gradient."""
+    """On torch 2.11 some did nothing, and another cost the gradient."""
 
     def gradient(f: Any) -> list[torch.Tensor]:
         torch.manual_seed(0)

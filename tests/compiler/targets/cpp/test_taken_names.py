@@ -53,3 +53,18 @@ def test_a_kernel_of_such_tensors_computes() -> None:
     torch.testing.assert_close(compiled(*given), f(*given))
     assert not compiled.fallbacks
     assert identifier("log_add_exp", set(OWN_NAMES), "x") != "log_add_exp"
+
+
+def test_tables_of_nests_that_follow_each_other() -> None:
+    """What the rows of each part of a result share has a name of its own."""
+
+    def f(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+        v = torch.addcmul(a, a, a, value=0.1)
+        return torch.cat([x * v.clamp(-1, 1) / (v * v + 1), x * v.clamp(-2, 2) / (v * v + 2)])
+
+    compiled, given = fusec.compile(f), (torch.randn(40, 17), torch.randn(17))
+    torch.testing.assert_close(compiled(*given), f(*given))
+    assert not compiled.fallbacks
+    (graph,) = compiled.graphs
+    tables = re.findall(r"float (\w+_table\w*)\[17\]", graph.kernels[0].source)
+    assert len(set(tables)) == len(tables) == 4

@@ -24,7 +24,6 @@ def write_pointwise(kernel: KernelWriter, plan: Pointwise, scope: Scope, writer:
         constants = [node for node in part.nodes if not part.free[node]]
         stores = nest.body.stores if not nest.body.axes else ()
         outside.compute(constants, writer, stores=stores, later=set(part.nodes) - set(constants))
-        scope.taken |= outside.taken  # the next part's are written beside them
         if not nest.body.axes:
             for store in nest.body.stores:
                 outside.store(store, writer)
@@ -34,6 +33,7 @@ def write_pointwise(kernel: KernelWriter, plan: Pointwise, scope: Scope, writer:
             _write_single(part, nest, outside, writer)
         else:
             _write_nest(part, nest, outside, writer)
+        scope.taken |= outside.taken  # the next nest's values and tables are written beside these
 
 
 def _write_single(kernel: KernelWriter, nest: Nest, scope: Scope, writer: Writer) -> None:

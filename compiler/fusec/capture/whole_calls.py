@@ -17,6 +17,7 @@ within the graph was forgotten: gradients are recorded while it makes something 
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +45,7 @@ def install() -> None:
             setattr(TensorVariable, f"method_{name}", _unless_integers(method, 2))
     handles: Any = TensorVariable.call_method
     TensorVariable.call_method = _and_looks_again(handles)  # type: ignore[method-assign]
-    if not hasattr(torch.ops.higher_order, "register_hook"):
+    if importlib.util.find_spec("torch._higher_order_ops.register_hook") is None:
         puts_on: Any = TensorVariable._method_register_hook
         TensorVariable._method_register_hook = _recorded(puts_on)  # type: ignore[method-assign]
 

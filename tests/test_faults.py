@@ -156,3 +156,13 @@ def test_a_seed_makes_its_edit_again():
     assert made == [fuzz_edits.mutated(text, random.Random(seed)) for seed in range(40)]
     assert len(set(made)) > 15
     assert all(each.startswith('extern "C" int f(const float* x) {\n') for each in made)
+
+
+@pytest.mark.parametrize("name", fuzz_edits.CELLS)
+def test_what_random_edits_are_held_against_is_rounded_nowhere(name):
+    """A cell that rounds by itself would be its own exact result, and every ulp a wrong one."""
+    _, given = fuzz_edits.cell(name)
+    found = fuzz_edits.exactly(name, given)
+    assert all(each.dtype is torch.float64 for each in found if each.is_floating_point())
+    if given[0].is_floating_point():
+        assert any(each.is_floating_point() for each in found)

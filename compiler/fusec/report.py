@@ -17,6 +17,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else noun + 's'}"
 
 
+def digits(value: float) -> str:
+    """Write a number with three significant digits and no exponent."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    rounded = float(f"{value:.2e}")  # 9.996 is 10.0, and not 10.00
+    places = max(0, 2 - math.floor(math.log10(abs(rounded))))
+    return f"{value:.{places}f}"
+
+
 @dataclass(frozen=True)
 class SourceLine:
     """A line of the user's own code.

@@ -64,6 +64,9 @@ def cell(name: str) -> Made:
     return cells[name]
 
 
+# Cells that round by themselves, without their roundings: given float64, they have to stay in it.
+_EXACT: dict[str, Callable[..., Any]] = {"halves": lambda x: (x * 3).tanh()}
+
 CELLS = (
     *("relu", "softmax", "norm", "rows", "columns", "gelu", "largest", "gather", "scan", "turned"),
     *("halves", "counted"),
@@ -137,10 +140,21 @@ def _outputs(result: Any) -> list[torch.Tensor]:
     return list(result) if isinstance(result, tuple) else [result]
 
 
-def _is_right(call: Any, function: Any, given: Sequence[torch.Tensor], generated: Any) -> bool:
+def exactly(name: str, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return what a cell computes in float64 throughout, as references of its kernel are made."""
+    function = _EXACT.get(name) or cell(name)[0]
+    return _outputs(function(*(g.double() if g.is_floating_point() else g for g in given)))
+
+
+def _is_right(
+    given: Sequence[torch.Tensor],
+    exact: Sequence[torch.Tensor],
+    call: Any,
+    function: Any,
+    generated: Any,
+) -> bool:
     """Whether a result is eager's, or is off where the generated kernel's is off, too."""
     mine, eager = _outputs(call(*given)), _outputs(function(*given))
-    exact = _outputs(function(*(g.double() if g.is_floating_point() else g for g in given)))
     names = [str(i) for i in range(len(eager))]
     floats = [e if p.is_floating_point() else None for e, p in zip(exact, eager, strict=True)]
 
@@ -154,6 +168,7 @@ class Subject:
     """A cell's kernel, and the same once more, as it was generated."""
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self.function, self.given = cell(name)
         self.call = fusec.compile(self.function, keep_inputs=True)
         self.generated = fusec.compile(self.function)
@@ -171,7 +186,8 @@ class Subject:
             print(json.dumps({"kept": seed}), flush=True)
             for number in range(CALLS):
                 given = _inputs(self.given, number)
-                wrong += not _is_right(self.call, self.function, given, self.generated)
+                exact = exactly(self.name, given)
+                wrong += not _is_right(given, exact, self.call, self.function, self.generated)
             self.kernel.revert()
         after = survey()
         return {

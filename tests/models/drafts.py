@@ -45,8 +45,11 @@ def main() -> int:
     for name in names:
         for mode in modes:
             command = [sys.executable, "-m", "models.drafts", name, "--modes", mode]
+            command += ["--whole"] if options.whole else []
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             rows = [line for line in done.stdout.splitlines() if line.startswith("|")]
+            if options.whole:
+                print(done.stdout.rpartition("\n|")[0])
             print(rows[-1] if rows else f"| {name} | {mode} | {done.stderr[-200:]!r} |", flush=True)
             wrong += done.returncode != 0
     return bool(wrong)

@@ -192,7 +192,10 @@ def _fitting(
     for graph in graphs:
         if graph.fallback:
             raise NotKept(graph.fallback)
-    raise NotKept("it is not one whole graph: it breaks into several, or there is none")
+    raise NotKept(
+        "it is not one whole graph: it breaks into several, or there is none "
+        "(fusec.explain(..., draft=True) names the lines)"
+    )
 
 
 def _made_names(code: CodeType, function: FunctionType, table: GuardTable) -> JSON:

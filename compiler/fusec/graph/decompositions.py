@@ -12,7 +12,7 @@ from torch import _decomp
 from torch._decomp import get_decompositions
 from torch._decomp.decompositions import pw_cast_for_opmath
 from torch._prims_common import (
-    is_non_overlapping_and_dense_or_false,
+    compute_elementwise_output_strides,
     make_contiguous_strides_for,
     suggest_memory_format,
 )
@@ -199,13 +199,20 @@ def _index_fill(operator: torch._ops.OpOverload) -> Callable[..., object]:
         if x.ndim == 0 or x.stride() == make_contiguous_strides_for(x.shape):
             return rule(x, dim, index, value)
         order = list(range(x.ndim))  # from the outermost to the innermost in memory
-        if is_non_overlapping_and_dense_or_false(x):
-            order.sort(key=lambda n: (x.stride(n), x.shape[n]), reverse=True)
+        strides = compute_elementwise_output_strides(x)
+        order.sort(key=lambda n: (strides[n], x.shape[n]), reverse=True)
         packed = x.permute(order).clone(memory_format=torch.contiguous_format)
         filled = rule(packed, order.index(dim % x.ndim), index, value)
         return filled.permute([order.index(n) for n in range(x.ndim)])
 
     return amended
+
+
+def _im2col(x: torch.Tensor, *sizes: object) -> torch.Tensor:
+    """Torch's own, laid out in order as eager has it; torch's keeps views of what is permuted."""
+    columns = get_decompositions([aten.im2col.default])[aten.im2col.default](x, *sizes)
+    assert isinstance(columns, torch.Tensor)
+    return columns.contiguous()
 
 
 def _packed(operator: torch._ops.OpOverload) -> Callable[..., object]:
@@ -306,16 +313,40 @@ def _with_exact_statistics(operator: torch._ops.OpOverload) -> Callable[..., obj
     rule = get_decompositions([operator])[operator]
 
     def amended(x: torch.Tensor, weight: torch.Tensor | None, *rest: object) -> object:
-        if x.device.type == "cpu":
-            x = x.contiguous(memory_format=suggest_memory_format(x))
+        if x.device.type != "cpu":
+            return rule(x, weight, *rest)
+        memory_format = _format_of_norm(x)
+        x = x.contiguous(memory_format=memory_format)
         given = [weight, *rest]
         wide = any(isinstance(each, torch.Tensor) and each.dtype != x.dtype for each in given)
-        if x.dtype not in (torch.float16, torch.bfloat16) or x.device.type != "cpu" or not wide:
-            return rule(x, weight, *rest)
-        output, *statistics = rule(x.to(torch.float32), weight, *rest)
-        return (output.to(x.dtype), *statistics)
+        wide = wide and x.dtype in (torch.float16, torch.bfloat16)
+        output, *statistics = rule(x.to(torch.float32) if wide else x, weight, *rest)
+        output = output.to(x.dtype) if wide else output
+        if _has_single(x):
+            # `contiguous` gave back x itself, whatever the strides of its single elements.
+            output = output.clone(memory_format=memory_format)
+        return (output, *statistics)
 
     return amended
+
+
+def _has_single(x: torch.Tensor) -> bool:
+    """Whether a dimension has one element: no other is contiguous whatever its stride."""
+    return any(isinstance(size, int) and size == 1 for size in x.shape)
+
+
+def _format_of_norm(x: torch.Tensor) -> torch.memory_format:
+    """Return how ATen lays out what a batch norm on a CPU returns.
+
+    What is contiguous in both ways, as dimensions of one element may be, is taken to be in order.
+    """
+    if _has_single(x):
+        if x.is_contiguous():
+            return torch.contiguous_format
+        innermost = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.ndim)
+        if innermost is not None and x.is_contiguous(memory_format=innermost):
+            return innermost
+    return suggest_memory_format(x)
 
 
 _BATCH_NORMS = (
@@ -342,6 +373,7 @@ _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.hardtanh_backward.default: _hardtanh_backward,
     # torch's own only notes that elements are negated, where kernels read memory.
     aten._neg_view.default: aten.neg.default,
+    aten.im2col.default: _im2col,
     aten.index_fill.int_Scalar: _index_fill(aten.index_fill.int_Scalar),
     aten.index_fill.int_Tensor: _index_fill(aten.index_fill.int_Tensor),
     aten.linalg_vector_norm.default: _vector_norm,

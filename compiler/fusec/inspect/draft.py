@@ -112,11 +112,12 @@ class Draft(Sectioned):
             )
         if self.of(Kind.EXPECTED):
             lines.append("backward() and optimizers stay outside of what is exported")
-        lost = [each.what.split(":")[0] for each in self.of(Kind.EFFECT) if not each.about]
+        effects = self.of(Kind.EFFECT)
+        lost = list(dict.fromkeys(e.what.split(":")[0] for e in effects if not e.about))
         if lost:
             more = f" and {len(lost) - _OWNERS} more" if len(lost) > _OWNERS else ""
             lines.append(f"side effects are lost: {', '.join(lost[:_OWNERS])}{more}")
-        if len(lost) < len(self.of(Kind.EFFECT)):
+        if any(each.about for each in effects):
             lines.append("what is exported updates the same tensors in place")
         if self.of(Kind.FIXED):
             lines.append("sizes that the code fixes cannot be declared as Dim of dynamic_shapes")
@@ -170,11 +171,12 @@ def _alike(found_here: Sequence[Obstacle]) -> list[Obstacle]:
         if len(same) == 1:
             found += same
             continue
-        owners = [each.about.rpartition(".")[0] for each in same]
+        owners = list(dict.fromkeys(each.about.rpartition(".")[0] for each in same))
         more = f" and {len(owners) - _OWNERS} more" if len(owners) > _OWNERS else ""
         places = {each.where for each in same}
         where = same[0].where if len(places) == 1 else None
-        what = f"{asked}, of {', '.join(owners[:_OWNERS])}{more}"
+        # of no part: the same thing, changed at several lines
+        what = f"{asked}, of {', '.join(owners[:_OWNERS])}{more}" if any(owners) else asked
         found.append(Obstacle(same[0].kind, what, same[0].mend, where))
     return found
 

@@ -15,6 +15,7 @@ from fusec.report import (
     SourceLine,
     compile_line,
     counted,
+    digits,
     seconds_by_stage,
 )
 
@@ -116,10 +117,10 @@ def kept_text(graph: CompiledGraph, most: int = 6) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """Return a number of bytes as a person reads it."""
+    """Return a number of bytes as a person reads it, with three digits: ``781 KiB``."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= size:
-            return f"{count / size:.1f} {unit}"
+            return f"{digits(count / size)} {unit}"
     return counted(count, "byte")
 
 

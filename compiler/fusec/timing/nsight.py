@@ -9,6 +9,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -122,13 +123,26 @@ def count(kernels: Sequence[KernelRun]) -> list[tuple[dict[str, float], str]]:
         counted = read(said, several=len(rest) > 1)[: len(rest)]
         while counted and not counted[-1]:
             counted.pop()
-        found += [(events, "" if events else _nothing(said)) for events in counted]
+        found += [_numbers(events) if events else ({}, _nothing(said)) for events in counted]
         if len(counted) == len(rest):
             break
         # Nothing at all is nobody's fault but ncu's: it may not count here.
         lost = 1 if counted else len(rest)
         found += [({}, _nothing(said))] * lost
     return found
+
+
+def _numbers(events: Mapping[str, float]) -> tuple[dict[str, float], str]:
+    """Return the counts that are numbers, and what was not counted, in words; else empty."""
+    counted = {label: value for label, value in events.items() if not math.isnan(value)}
+    lost = [label for label in events if label not in counted]
+    if not lost:
+        return counted, ""
+    what = "nothing" if not counted else "only a part"
+    return counted, (
+        f"Nsight Compute counted {what} (something else may use the GPU's counters); "
+        f"not counted: {'; '.join(lost)}"
+    )
 
 
 def _nothing(said: str) -> str:
@@ -253,14 +267,20 @@ def read(said: str, *, several: bool = False) -> list[dict[str, float]]:
 
 
 def _add(row: Mapping[str, str], events: dict[str, float]) -> None:
-    """Add what was counted of one start: sums are added, shares are the highest."""
+    """Add what was counted of one start: sums are added, shares are the highest.
+
+    Where ``ncu`` has NaN, nothing was counted.
+    """
     for metric, label in METRICS.items():
         try:
             value = float((row.get(metric) or "").replace(",", ""))
         except ValueError:
             continue
         before = events.get(label, 0.0)
-        events[label] = before + value if metric.endswith(_ADDED) else max(before, value)
+        if math.isnan(before + value):  # of one start is of all: max() would take it for a 0
+            events[label] = math.nan
+        else:
+            events[label] = before + value if metric.endswith(_ADDED) else max(before, value)
 
 
 __all__ = ["METRICS", "KernelRun", "count", "find", "line_counts", "read"]

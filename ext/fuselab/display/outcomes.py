@@ -15,7 +15,7 @@ from fusec.tuning_report import Trial, TuningRun
 from fuselab.display import noise, render, words
 from fuselab.display.listing import marked_listing
 from fuselab.display.pages.page import static_table
-from fuselab.display.pages.tuning import effect_rows, left_words
+from fuselab.display.pages.tuning import eager_words, effect_rows, left_words
 from fuselab.display.style import themed
 
 if TYPE_CHECKING:
@@ -246,6 +246,8 @@ class TuningOutcome:
         ]
         lines = [f"{self.name}: {self.note()}"]
         lines += [f"  {line}" for line in render.columns(table)] if rows else []
+        eager = eager_words(self.run)
+        lines += [f"  {eager}"] if eager else []
         effects = effect_rows(self.run)
         lines += [f"  {reason}" for reason in self.run.plan_reasons()]
         lines += [f"  best with each {name} ({range_}): {text}" for name, text, range_ in effects]
@@ -256,7 +258,7 @@ class TuningOutcome:
             png = plots.figure_png(plots_search.tuning_figure(self.run, title=self.name))
             bundle["image/png"] = base64.b64encode(png).decode()
             more += picture(bundle["image/png"], f"{self.name}: every configuration's time")
-        html = render.tuning_html(self.run, rows, self.note(), more)
+        html = render.tuning_html(self.run, rows, self.note(), eager, more)
         return bundle | {"text/html": themed(html)}
 
     def __repr__(self) -> str:

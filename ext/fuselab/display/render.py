@@ -45,7 +45,7 @@ def summary_text(summary: Summary) -> str:
     lines = [f"{summary.name}: {summary.headline}"]
     lines += [f"  {line}" for line in _memory_text(summary)]
     for name, timing in summary.others.items():
-        lines.append(f"  {name}: {words.spread(timing)}")
+        lines.append(f"  {words.peer_title(name)}: {words.spread(timing)}")
     if summary.stages:
         lines.append(f"  {compile_line(dict(summary.stages))}")
     if summary.kernels:
@@ -292,7 +292,11 @@ def edit_html(more: str = "", **values: Any) -> str:
 
 
 def tuning_html(
-    run: TuningRun, rows: Sequence[Mapping[str, Any]], note: str, more: str = ""
+    run: TuningRun,
+    rows: Sequence[Mapping[str, Any]],
+    note: str,
+    eager: str = "",
+    more: str = "",
 ) -> str:
     """Write a tuning run as static HTML.
 
@@ -300,11 +304,14 @@ def tuning_html(
         run: The search.
         rows: Its configurations.
         note: The outcome in a line.
+        eager: What the search measured of eager.
         more: Safe HTML at its end: what each tunable did, a plot.
     """
     from markupsafe import Markup
 
-    return _rendered("tuning.html.j2", run=run, rows=rows, note=note, more=Markup(more))
+    return _rendered(
+        "tuning.html.j2", run=run, rows=rows, note=note, eager=eager, more=Markup(more)
+    )
 
 
 def kernels_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -9,6 +9,12 @@ from fusec.tuning_report import Trial, TuningRun
 MOST_RUNNERS = 6
 
 
+def eager_title(run: TuningRun) -> str:
+    """Return what a search's time of eager is called: that of its cell is of another run."""
+    what = "the whole cell in eager," if run.eager_is_whole else "eager"
+    return f"{what} in the search's own run"
+
+
 def effects(run: TuningRun) -> list[tuple[str, list[tuple[int, Timing]]]]:
     """Return each tunable's effect: by value, the best time with it.
 
@@ -48,4 +54,4 @@ def runners(run: TuningRun) -> list[tuple[int, Trial]]:
     return timed[:MOST_RUNNERS] + first
 
 
-__all__ = ["MOST_RUNNERS", "effects", "range_of", "runners"]
+__all__ = ["MOST_RUNNERS", "eager_title", "effects", "range_of", "runners"]

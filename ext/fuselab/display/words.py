@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from fusec.report import OutputError, SourceLine, Timing, Verdict
+from fusec.report import OutputError, SourceLine, Timing, Verdict, digits
 from fuselab.display.noise import against, ratio
 
 # What IPython and ipykernel call the code of a cell.
@@ -18,6 +18,8 @@ _KERNEL_FILE = re.compile(r"[/\\]ipykernel_\d+[/\\]")
 # Before how something was measured whose times stand beside those of another run.
 OWN_RUN = "timed in a run of its own: "
 EARLY = "timed before the part that makes calls quick was built: run the cell again in a minute"
+# What people call a backend of ``torch.compile``.
+PEERS = {"inductor": "TorchInductor"}
 NOT_TUNED = "no GPU here: the times of Triton's interpreter say nothing, so nothing is tuned"
 REFUSALS = {
     "empty": "Refused: nothing to check",
@@ -29,15 +31,6 @@ REFUSALS = {
     "timeout": "Refused: it did not end",
     "wrong": "Refused: wrong result",
 }
-
-
-def digits(value: float) -> str:
-    """Write a number with three significant digits and no exponent."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    rounded = float(f"{value:.2e}")  # 9.996 is 10.0, and not 10.00
-    places = max(0, 2 - math.floor(math.log10(abs(rounded))))
-    return f"{value:.{places}f}"
 
 
 def many(value: float) -> str:
@@ -54,6 +47,11 @@ def duration(seconds: float) -> str:
         if seconds * factor >= (0.9995 if unit == "s" else 0.09995):
             return f"{digits(seconds * factor)} {unit}"
     return f"{digits(seconds * 1e9)} ns"
+
+
+def peer_title(name: str) -> str:
+    """Return what people call a backend of ``torch.compile``: ``TorchInductor``."""
+    return PEERS.get(name, name)
 
 
 def spread(timing: Timing) -> str:

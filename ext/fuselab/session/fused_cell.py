@@ -136,8 +136,9 @@ class FusedCell(MeasuredCell):
             # Drawing costs more than all else that a warm re-run does.
             shown = (self.eager, self.fused, dict(self.kernel_times), dict(self.others))
             if self._drawn is None or self._drawn[0] != shown:
+                others = {words.peer_title(name): time for name, time in self.others.items()}
                 figure = plots.speed_figure(
-                    self.eager, self.fused, self.kernel_times, title=self.name, others=self.others
+                    self.eager, self.fused, self.kernel_times, title=self.name, others=others
                 )
                 self._drawn = shown, plots.figure_png(figure)
             return self._drawn[1]

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from fusec.report import SourceLine, Timing, Verdict
 from fuselab.display import noise, words
 from fuselab.display.bounds import Traffic, beaten
-from fuselab.display.pages.timings import peer_title
 from fuselab.display.totals import joined, sum_of, sum_of_limits, total_of
 from fuselab.session.compiled_cell import CompiledCell
 from fuselab.session.peers import Peer
@@ -334,7 +333,7 @@ class MeasuredCell(CompiledCell):
         # The cell itself has run; that a figure about it is missing must not undo that.
         reason = str(error).partition("\n")[0]
         self.failed[compiler] = reason
-        note = f"{peer_title(compiler)} failed: {reason}"
+        note = f"{words.peer_title(compiler)} failed: {reason}"
         if note not in self.notes:
             self.notes.append(note)
 

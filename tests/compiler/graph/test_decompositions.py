@@ -46,6 +46,32 @@ def test_filled_as_it_lies(order: tuple[int, ...]) -> None:
     same(filled, X.permute(order).contiguous().permute([order.index(n) for n in range(4)]), PLACES)
 
 
+def test_filled_with_gaps_as_it_lies() -> None:
+    """Eager closes the gaps and keeps the order of dimensions, and torch's own does not."""
+
+    def filled(x: Tensor, place: Tensor) -> Tensor:
+        return x.permute(3, 1, 2, 0)[::2].index_fill(0, place, 2.5)
+
+    same(filled, X, PLACES[:1])
+    same(lambda x, i: x[:1].expand(3, -1, -1, -1).index_fill(1, i, 2.5), X, PLACES)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("order", [(2, 1, 0, 3), (1, 2, 3, 0), (3, 1, 2, 0), (0, 1, 2, 3)])
+def test_norms_of_single_elements_as_they_lie(order: tuple[int, ...], training: bool) -> None:
+    """Where memory is contiguous whatever the strides of dimensions of one element."""
+
+    def normed(x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        return F.batch_norm(x, mean, variance, training=training)
+
+    x = X[:, :, 0, :1].view(4, 5, 1, 1).permute(order)
+    same(normed, x, torch.zeros(x.shape[1]), torch.ones(x.shape[1]))
+
+
+def test_columns_of_an_image_are_in_order() -> None:
+    same(lambda x: F.unfold(x, 1), X.permute(3, 1, 2, 0))
+
+
 @pytest.mark.parametrize(
     "place", [torch.tensor(-1), torch.tensor([0, -3]), torch.tensor([], dtype=torch.int64)]
 )

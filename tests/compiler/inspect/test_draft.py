@@ -14,7 +14,8 @@ from torch._dynamo.output_graph import GraphCompileReason
 
 import fusec
 from fusec.capture import graph_breaks
-from fusec.inspect.draft import Draft, Kind, draft
+from fusec.inspect.draft import Draft, Kind, Obstacle, draft
+from fusec.report import SourceLine
 from support.releases import OLD
 
 
@@ -147,6 +148,16 @@ def test_elements_that_change_have_a_line():
 
     found = fusec.explain(keeps, torch.randn(4), draft=True)
     assert lines(found, Kind.EFFECT) == ["seen.append(y)"]
+
+
+def test_what_is_set_at_two_lines_is_said_once():
+    found = tuple(
+        Obstacle(Kind.EFFECT, "self.calls: it is set", "", SourceLine("model.py", line))
+        for line in (3, 7)
+    )
+    text = str(Draft("twice", 2, 0, found))
+    assert "  self.calls: it is set\n" in text, text  # not "of , "
+    assert "side effects are lost: self.calls\n" in text + "\n", text
 
 
 def test_sizes_of_an_optimizers_tensors_are_no_arguments():

@@ -108,8 +108,8 @@ def test_guards_have_no_name_that_torchdynamo_made_up() -> None:
 
 
 def test_one_byte_is_no_bytes() -> None:
-    assert [bytes_text(count) for count in (0, 1, 2, 1536)] == [
-        "0 bytes", "1 byte", "2 bytes", "1.5 KiB",
+    assert [bytes_text(count) for count in (0, 1, 2, 1536, 800_000)] == [
+        "0 bytes", "1 byte", "2 bytes", "1.50 KiB", "781 KiB",
     ]  # fmt: skip
 
 

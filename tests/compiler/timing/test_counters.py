@@ -156,6 +156,37 @@ def test_a_gpu_as_cupti_and_nsight_have_it(graph, monkeypatch, tmp_path):
     assert Counted("k", {}, 1).vector_share is None
 
 
+# What an H100's counters gave where it was none of ours to count: NaN, the shares as well.
+NOT_COUNTED = """\
+==PROF== Connected to process 1
+"ID","Kernel Name","dram__bytes_read.sum","lts__throughput.avg.pct_of_peak_sustained_elapsed"
+"","","byte","%"
+"0","part","64","nan"
+"1","whole","nan","nan"
+"""
+
+
+def test_what_ncu_has_no_number_for_is_not_counted(graph, monkeypatch, tmp_path):
+    """It gave NaN on an H100: the highest share was 0 then, and no page could show the bytes."""
+    recorded_as_on_an_h100(monkeypatch)
+    ncu = tmp_path / "ncu"
+    ncu.write_text(f"#!{sys.executable}\nprint({NOT_COUNTED!r})\n")
+    ncu.chmod(0o755)
+    monkeypatch.setattr(nsight, "find", lambda: str(ncu))
+    (found,) = count_kernels(graph)
+    assert "bytes read from memory" not in found.events
+    assert "L2 busy, %" not in found.events
+    assert found.events["registers a thread"] == 40
+    said = "\n".join([*(" ".join(row) for row in counter_rows([found])), *notes([found])])
+    assert "not counted: bytes read from memory; L2 busy, %" in said
+    assert "nan" not in said.lower()
+    ncu.write_text(f"#!{sys.executable}\nprint({SAID.replace('12.5', 'nan')!r})\n")
+    (found,) = count_kernels(graph)
+    assert found.events["bytes read from memory"] == 1100
+    assert "L2 busy, %" not in found.events, "of one of two starts it is not known"
+    assert "not counted: L2 busy, %" in found.missing
+
+
 def test_one_process_of_ncu_counts_all(monkeypatch, tmp_path):
     """It takes ten seconds to start; a kernel that ends it costs one start more."""
     ncu, log = tmp_path / "ncu", tmp_path / "log"

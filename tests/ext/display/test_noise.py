@@ -33,7 +33,7 @@ from fuselab.display.plots.machine import RooflinePoint
 from fuselab.display.plots.tuning import outcome_figure
 from fuselab.panel.attempts import attempt
 from fuselab.panel.context import CellFacts, Checked
-from fuselab.panel.tabs.tuning import progress_line, ranking_table
+from fuselab.panel.tabs.tuning import progress_line, ranking_table, search_note
 from fuselab.panel.widgets import plain
 from fuselab.panel.widgets.drawing import trial_words
 from fuselab.panel.workbench import Workbench, head_line
@@ -275,7 +275,9 @@ def searches(draw: st.DrawFn) -> TuningRun:
     best = draw(st.sampled_from(ran)) if ran else None
     stopped = draw(st.sampled_from(["", "budget", "finished"]))
     total = draw(st.integers(1, 9))  # a search may try more than it meant to
-    return TuningRun("k", trials, best, total, None, stopped, 1.0)
+    eager = draw(st.none() | timings())
+    whole = draw(st.booleans())
+    return TuningRun("k", trials, best, total, eager, stopped, 1.0, eager_is_whole=whole)
 
 
 @settings(max_examples=15, deadline=None)
@@ -318,6 +320,29 @@ def test_views_of_a_search_agree(run: TuningRun) -> None:
     used = dict(run.trials[run.best].values)
     for name, text, _ in effect_rows(run):
         assert re.findall(r"(\d+): [\d.]+ \S+ ◂", text) == [str(used[name])]
+
+
+@settings(max_examples=10, deadline=None)
+@given(searches(), timings())
+def test_a_search_beside_its_cell_has_its_own_eager(run: TuningRun, eager: Timing) -> None:
+    """The head, the card and the tab: two times of eager are said to be of two runs."""
+    bundle = TuningOutcome("k", run)._repr_mimebundle_()
+    views = {
+        "card": visible(bundle["text/html"]),
+        "terminal": " ".join(bundle["text/plain"].split()),
+        "plot": in_figure(search.tuning_figure(run)),
+        "tab": visible(search_note(run, None, eager)),
+    }
+    for name, view in views.items():
+        bare = re.findall(rf"(?i)\beager(?:, whole cell)?:? {UNIT}", view)
+        assert not bare, (name, view)
+        own = re.findall(rf"(?i)\beager,? in the search's own run: {UNIT}", view)
+        wanted = {words.duration(run.eager.median)} if run.eager is not None else set()
+        if name == "tab" and wanted == {words.duration(eager.median)}:
+            wanted = set()  # nothing to explain
+        assert set(own) == wanted, (name, view)
+        if name == "tab" and wanted:
+            assert f"the cell's {words.duration(eager.median)} is of another run" in view
 
 
 @functools.cache

@@ -75,7 +75,7 @@ class TestTuning:
         shown = texts(figure)
         assert "best so far: GRAIN=1, 2.00 ms" in shown
         assert "failed" in shown
-        assert "eager: 9.00 ms" in shown
+        assert "eager in the search's own run: 9.00 ms" in shown
         assert "4 of 10" in shown
         assert "(ms)" in figure.axes[0].get_ylabel()
         medians = [bars.lines[0].get_xydata().tolist() for bars in figure.axes[0].containers]
@@ -147,9 +147,9 @@ def test_real_run_of_the_fake():
 
 def test_the_line_of_a_part_says_that_eager_ran_the_whole_cell() -> None:
     run = tuned(2.0, 3.0, eager=9.0)
-    assert "| eager: 9.00 ms" in texts(tuning_figure(run))
+    assert "| eager in the search's own run: 9.00 ms" in texts(tuning_figure(run))
     whole = texts(tuning_figure(replace(run, eager_is_whole=True)))
-    assert "the whole cell in eager: 9.00 ms" in whole
+    assert "the whole cell in eager, in the search's own run: 9.00 ms" in whole
 
 
 def test_configurations_are_counted_in_whole_numbers() -> None:

@@ -129,7 +129,8 @@ class TestFuse:
     def test_compare(self, shell, monkeypatch):
         monkeypatch.setattr("fuselab.session.peers.Peer.__init__", peer_of(lambda *inputs: None))
         run(shell, "%%fuse --compare inductor\ny = x * 2")
-        assert "inductor: 7.77 ms" in shell.shown[0].text()
+        assert "  TorchInductor: 7.77 ms" in shell.shown[0].text()
+        assert "TorchInductor: 7.77 ms" in shell.shown[0].html()
         assert shell.session.last.eager.median == 9.84e-3, "of the same run"
 
     def test_compare_with_a_compiler_that_fails(self, shell, monkeypatch):

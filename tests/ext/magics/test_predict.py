@@ -31,7 +31,7 @@ def test_a_guess_stands_beside_it(shell):
     assert [row.right for row in found.rows] == [False, True, True]
     assert found.score == 2 / 3
     assert re.search(r"^kernels +2 +1 +not so$", str(found), re.MULTILINE)
-    assert "4 MB (3.8 MiB)" in str(found)
+    assert "4 MB (3.81 MiB)" in str(found)
     assert "<td>not so</td>" in found._repr_mimebundle_()["text/html"]
 
 

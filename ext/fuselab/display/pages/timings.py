@@ -11,15 +11,9 @@ from fuselab.display import noise, words
 from fuselab.display.pages.page import Page, indented, static_table
 from fuselab.display.style import Style
 
-PEERS = {"inductor": "TorchInductor"}
 HEAD = ("what", "median (quartiles)", "compared", "samples")
 STEPS = ("step, alone", "median (quartiles)", "share")
 MOST_STEPS = 24
-
-
-def peer_title(name: str) -> str:
-    """Return what people call a backend of ``torch.compile``."""
-    return PEERS.get(name, name)
 
 
 def edits_of(kernels: Mapping[str, Any]) -> list[tuple[str, Timing, Timing]]:
@@ -50,7 +44,7 @@ def time_rows(facts: Any) -> list[tuple[str, str, str, str]]:
         ratio = "" if early else ratio
         rows.append(("the limit of this machine", words.duration(facts.limit), ratio, ""))
     for name, timing in facts.others.items():
-        rows.append((f"{peer_title(name)}, whole cell", *_row(timing, eager)))
+        rows.append((f"{words.peer_title(name)}, whole cell", *_row(timing, eager)))
     if fused:
         spread, ratio, samples = _row(fused, eager)
         rows.append(("fused, whole cell", spread, "timed too early" if early else ratio, samples))
@@ -129,7 +123,7 @@ def step_note(facts: Any) -> str:
 
 def failures_of(facts: Any) -> list[str]:
     """Return why other compilers have no time."""
-    return [f"{peer_title(name)} failed: {reason}" for name, reason in facts.failed.items()]
+    return [f"{words.peer_title(name)} failed: {reason}" for name, reason in facts.failed.items()]
 
 
 def timings_page(cell: Any) -> Page:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from fusec.report import Timing
 from fusec.tuning_report import TuningRun
 from fuselab.display import noise, words
-from fuselab.display.search_facts import effects, range_of
+from fuselab.display.search_facts import eager_title, effects, range_of
 
 
 def time_left(run: TuningRun) -> float | None:
@@ -31,6 +32,24 @@ def left_words(run: TuningRun) -> str:
     if left < 1:
         return "less than 1\N{NO-BREAK SPACE}s left"
     return f"about {left:.0f}\N{NO-BREAK SPACE}s left"
+
+
+def eager_words(run: TuningRun) -> str:
+    """Say what the search measured of eager; empty where it did not."""
+    return f"{eager_title(run)}: {words.spread(run.eager)}" if run.eager else ""
+
+
+def eager_note(run: TuningRun, eager: Timing | None) -> str:
+    """Say that eager was measured again, where the cell's own time of it is shown beside.
+
+    Empty where the two read the same.
+    """
+    if run.eager is None or eager is None:
+        return ""
+    own, other = words.duration(run.eager.median), words.duration(eager.median)
+    if own == other:
+        return ""
+    return f"{eager_title(run)}: {own}; the cell's {other} is of another run"
 
 
 def effect_rows(run: TuningRun) -> list[tuple[str, str, str]]:

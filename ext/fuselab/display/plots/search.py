@@ -17,6 +17,7 @@ from fusec.tuning_report import TuningRun
 from fuselab.display import noise
 from fuselab.display.plots import figures as plots
 from fuselab.display.plots.figures import EAGER, EDITED, FAILED, FUSED, SMALL, TEXT
+from fuselab.display.search_facts import eager_title
 from fuselab.display.words import digits, duration
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def _axes_on(ground: Ground) -> Figure:
     # Margins that are known, and a legend with a place of its own: nothing has to be laid out.
     figure = plots.blank(HEIGHT, layout=None)
     axes = figure.subplots()
-    figure.subplots_adjust(left=0.1, right=0.985, bottom=0.45 / HEIGHT, top=1 - 0.5 / HEIGHT)
+    figure.subplots_adjust(left=0.1, right=0.985, bottom=0.45 / HEIGHT, top=1 - 0.67 / HEIGHT)
     if ground.logarithmic:
         axes.set_yscale("log")
     axes.set_ylim(ground.low, ground.high)
@@ -174,7 +175,7 @@ def _axes_on(ground: Ground) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("configuration, in the order tried")
     axes.set_ylabel(f"time a call ({ground.unit})")
-    axes.set_title(ground.title, fontsize=SMALL + 1, loc="left", color=TEXT, pad=17, y=1.0)
+    axes.set_title(ground.title, fontsize=SMALL + 1, loc="left", color=TEXT, pad=29, y=1.0)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.set_autoscale_on(False)
@@ -205,6 +206,14 @@ def _draw_run(axes: Axes, run: TuningRun, ground: Ground) -> list[Any]:
         label = f"{word}: {run.trials[run.best]}"
         label += f", {digits(best.median * scale)} {unit}"
         tell(label, linestyle="", marker="o", color=EDITED, markersize=6)
+    if run.eager is not None:
+        label = f"{eager_title(run)}: {duration(run.eager.median)}"
+        if _fits(run, _slowest(run)):
+            look = {"linestyle": "--", "color": EAGER, "linewidth": 1.2}
+            marks.append(axes.axhline(run.eager.median * scale, **look))
+            tell(label, **look)
+        else:
+            tell(f"{label}, off the top", linestyle="")
     top = _slowest(run) * scale or 1.0
     if failed:
         look = {"linestyle": "", "marker": "x", "color": FAILED, "markersize": 5}
@@ -214,19 +223,11 @@ def _draw_run(axes: Axes, run: TuningRun, ground: Ground) -> list[Any]:
         look = {"linestyle": "", "marker": "_", "color": EAGER, "markersize": 4}
         marks += axes.plot(left_out, [top] * len(left_out), **look)
         tell("left out: cannot win", **look)
-    if run.eager is not None:
-        what = "the whole cell in eager" if run.eager_is_whole else "eager"
-        label = f"{what}: {duration(run.eager.median)}"
-        if _fits(run, _slowest(run)):
-            look = {"linestyle": "--", "color": EAGER, "linewidth": 1.2}
-            marks.append(axes.axhline(run.eager.median * scale, **look))
-            tell(label, **look)
-        else:
-            tell(f"{label}, off the top", linestyle="")
     axes.set_xlabel(f"configuration, in the order tried ({noise.progress(run)})")
     if told:
+        columns = 1 if len(told) < 3 else 2  # two rows, the long ones in the first column
         legend = axes.legend(
-            handles=told, fontsize=SMALL - 1, frameon=False, labelcolor=TEXT, ncols=3,
+            handles=told, fontsize=SMALL - 1, frameon=False, labelcolor=TEXT, ncols=columns,
             loc="lower left", bbox_to_anchor=(0.0, 1.0), borderpad=0.0, borderaxespad=0.3,
         )  # fmt: skip
         marks.append(legend)

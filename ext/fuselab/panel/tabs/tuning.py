@@ -13,7 +13,7 @@ from fusec.kernel import Kernel
 from fusec.report import Timing
 from fusec.tuning_report import Trial, TuningRun
 from fuselab.display import noise, words
-from fuselab.display.pages.tuning import effect_rows, left_words
+from fuselab.display.pages.tuning import eager_note, effect_rows, left_words
 from fuselab.display.plots.search import SearchPicture
 from fuselab.panel.context import Bench
 from fuselab.panel.tabs.lazy import LazyTab
@@ -253,7 +253,8 @@ class TuningTab(LazyTab):
             self.line.value = escape("; ".join(filter(None, [progress_line(run), *later])))
             self.ranking.value = ranking_table(run)
             if run.stopped:
-                self.ranking.value += search_note(run, self._bench.facts.fused)
+                facts = self._bench.facts
+                self.ranking.value += search_note(run, facts.fused, facts.eager)
                 self.ranking.value += effects_table(run)
 
 
@@ -307,12 +308,13 @@ def progress_line(run: TuningRun) -> str:
     return ", ".join(parts)
 
 
-def search_note(run: TuningRun, fused: Timing | None) -> str:
-    """Say why a kernel seems to take longer than all of its cell, whose time is in the head."""
+def search_note(run: TuningRun, fused: Timing | None, eager: Timing | None) -> str:
+    """Say why a search's times are not those in the head, which are of another run."""
     place = noise.in_use(run)
     own = run.trials[place].timing if place is not None else None
-    note = noise.part_note(fused, {run.kernel: own} if own is not None else {})
-    return f"<div>{escape(note[:1].upper() + note[1:])}.</div>" if note else ""
+    part = noise.part_note(fused, {run.kernel: own} if own is not None else {})
+    notes = [note for note in (eager_note(run, eager), part) if note]
+    return "".join(f"<div>{escape(note[:1].upper() + note[1:])}.</div>" for note in notes)
 
 
 def effects_table(run: TuningRun) -> str:
@@ -334,7 +336,7 @@ def ranking_table(run: TuningRun, length: int = 5) -> str:
     first = run.trials[0].timing
     head = ["Configuration", "Median (quartiles)", "Against the start"]
     alone = run.eager if not run.eager_is_whole else None
-    head += ["Against eager"] if alone else []
+    head += ["Against eager, same run"] if alone else []
     rows = []
     for place, (timing, index) in enumerate(timed):
         if place >= length and index:

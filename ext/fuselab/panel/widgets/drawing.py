@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from fusec.tuning_report import TuningRun
 from fuselab.display import words
-from fuselab.display.pages.timings import edits_of, peer_title, steps_of
+from fuselab.display.pages.timings import edits_of, steps_of
 from fuselab.display.plots import figures as plots
 from fuselab.display.plots.cell import cell_figure
 from fuselab.display.plots.search import SearchPicture
@@ -68,7 +68,7 @@ def speed_png(facts: CellFacts) -> bytes:
     figure = cell_figure(
         facts.eager,
         facts.fused,
-        others={peer_title(name): timing for name, timing in facts.others.items()},
+        others={words.peer_title(name): timing for name, timing in facts.others.items()},
         limit=facts.limit,
         edits=edits_of(facts.kernels),
         steps=steps_of(facts),

@@ -38,6 +38,7 @@ Simple = Literal[
     "nan",
     "one nan",
     "named",
+    "named data",
     "named inside",
     "named weights",
 ]
@@ -90,8 +91,9 @@ def fresh_inputs(
             mostly zero and ``padding`` nothing else but for weights, ``unit`` lies between 0 and 1,
             ``small`` and ``tiny`` near zero and ``far`` far from it; ``one nan`` stands first in
             the largest tensor.  ``named`` has ``numbers`` first, last and in between, ``named
-            inside`` the first of them everywhere but first and last, ``named weights`` in the
-            weights alone.  Others are patterns: see ``patterns``.
+            data`` all but in the weights, where products of them would widen what is allowed,
+            ``named inside`` the first of them everywhere but first and last, ``named weights`` in
+            the weights alone.  Others are patterns: see ``patterns``.
         seed: For tests; a secret one by default.
         numbers: What ``named`` is to have.
     """
@@ -222,7 +224,7 @@ def _simple(
     """Return values as people's tensors have them, and few draws do."""
     low, mean, spread = character
     kind, count = way.kind, values.numel()
-    if kind == "named":
+    if kind == "named" or (kind == "named data" and way.parameter is None):
         wanted = torch.tensor(way.numbers, dtype=torch.float64)
         values = _sprinkle(values, way.numbers, generator)
         values[:: max(1, count - 1)] = wanted[0]  # the first and the last

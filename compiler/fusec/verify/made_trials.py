@@ -203,6 +203,7 @@ def _named(
         label = f"on inputs with {number:g}, a number of the edit's"
         yield label, "named", around(number)
         if small and not candidate.is_interpreted(case):
+            yield label, "named data", [number]
             yield label, "named inside", [number]
             yield label, "named weights", [number]
             for other in computed(number):

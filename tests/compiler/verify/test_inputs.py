@@ -90,6 +90,14 @@ def test_numbers_that_somebody_names():
     assert fresh.unique().numel() > 200
 
 
+def test_numbers_that_somebody_names_in_what_is_computed_alone():
+    """Beside ordinary weights: products of two such numbers would widen what is allowed."""
+    given = [torch.randn(4000), torch.randn(40)]
+    data, weights = fresh_inputs(given, kind="named data", numbers=[617.5])
+    assert data[0] == data[-1] == 617.5
+    assert weights.abs().max() < 617.5
+
+
 def test_small_halves_have_products():
     (fresh,) = fresh_inputs([torch.randn(400).half()], kind="tiny")
     assert (fresh * fresh).abs().max() > 0

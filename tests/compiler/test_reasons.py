@@ -205,6 +205,7 @@ OTHER_PROJECTS = {
     "compiler/fusec/targets/triton/toolchain/candidate.py": "asserts of Triton's interpreter",
     "compiler/fusec/targets/triton/toolchain/build.py": "the same",
     "ext/fuselab/magics/arguments.py": "argparse",
+    "ext/fuselab/magics/hints.py": "magics that IPython does not know",
 }
 # Where somebody looks for a title that he typed.
 LOOKS_UP = {"ext/fuselab/display/pages/stages.py"}

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 60
 MOST_OPEN = 10  # of a table of decisions; the rest is folded
+# Why computations are apart is what somebody can do something about.
+MOST_IN_TEXT = {"apart": MOST_ROWS}
 MOST_PARTS = 12  # of a kernel, named one by one
 _BYTES = re.compile(r"(\d[\d,]*) bytes\b")
 
@@ -133,8 +135,7 @@ def fusion_text(name: str, view: FusionView) -> str:
     for title, rows in decision_tables(view):
         if rows:
             lines += ["", f"  {title}:"]
-            # Why computations are apart is what somebody can do something about.
-            most = MOST_ROWS if title == "apart" else MOST_OPEN
+            most = MOST_IN_TEXT.get(title, MOST_OPEN)
             lines += [f"  {line}" for line in indented(rows[:most])]
             if len(rows) > most:
                 lines.append(f"    and {len(rows) - most} more")

@@ -13,6 +13,7 @@ from torch._decomp import get_decompositions
 from torch._decomp.decompositions import pw_cast_for_opmath
 from torch._prims_common import (
     compute_elementwise_output_strides,
+    make_channels_last_strides_for,
     make_contiguous_strides_for,
     suggest_memory_format,
 )
@@ -322,7 +323,9 @@ def _with_exact_statistics(operator: torch._ops.OpOverload) -> Callable[..., obj
         wide = wide and x.dtype in (torch.float16, torch.bfloat16)
         output, *statistics = rule(x.to(torch.float32) if wide else x, weight, *rest)
         output = output.to(x.dtype) if wide else output
-        if _has_single(x):
+        in_order = memory_format == torch.contiguous_format
+        strides = make_contiguous_strides_for if in_order else make_channels_last_strides_for
+        if _has_single(x) and output.stride() != strides(output.shape):
             # `contiguous` gave back x itself, whatever the strides of its single elements.
             output = output.clone(memory_format=memory_format)
         return (output, *statistics)

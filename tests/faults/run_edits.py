@@ -153,19 +153,20 @@ class _User:
                 saw[f"THE NOTEBOOK {found}"] = None
                 good = False
                 continue
-            damage = _damage(found)
-            survived += not damage
-            good &= not damage and _as_it_should(fault, found, says)
+            harm = harm_of(found)
+            survived += not harm
+            good &= not harm and _as_it_should(fault, found, says)
             line = f"line {found['line']}: " if found["line"] else ""
             said = f"{line}{found['reason']} ({found['seconds']:.1f} s)"
-            saw["; ".join(filter(None, [("accepted: " if found["ok"] else "") + said, damage]))] = (
+            saw["; ".join(filter(None, [("accepted: " if found["ok"] else "") + said, harm]))] = (
                 None
             )
         print(f"  {'ok ' if good else 'BAD'} {fault.name}: {next(iter(saw))}", file=sys.stderr)
         return Outcome(TITLES[fault.group], fault.name, times, survived, next(iter(saw)), good)
 
 
-def _damage(found: Any) -> str:
+def harm_of(found: Any) -> str:
+    """Return what an edit did that none may do, in words; nothing where it did nothing."""
     parts = []
     if found["wrong"]:
         parts.append(f"{found['wrong']} results wrong")

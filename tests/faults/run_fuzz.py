@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from faults.report import Outcome
-from faults.run_edits import Notebook
+from faults.run_edits import Notebook, harm_of
 
 _PATIENCE = 120.0
 _GROUP = "A slip of the hand, at random"
@@ -69,16 +69,7 @@ def _kind(found: Any) -> str:
 
 def _bad(found: Any) -> str:
     """Return what is bad about what became of an edit; nothing where it is as it should be."""
-    if isinstance(found, str):
-        return f"THE NOTEBOOK {found}"
-    parts = []
-    if found["wrong"]:
-        parts.append(f"accepted, and {found['wrong']} results wrong")
-    if found["processes"]:
-        parts.append(f"{found['processes']} processes left")
-    if found["changed"]:
-        parts.append(f"changed: {', '.join(found['changed'])}")
-    return "; ".join(parts)
+    return f"THE NOTEBOOK {found}" if isinstance(found, str) else harm_of(found)
 
 
 __all__ = ["run_fuzz"]

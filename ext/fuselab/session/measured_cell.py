@@ -186,10 +186,11 @@ class MeasuredCell(CompiledCell):
     def know_limit(self) -> float | None:
         """Return the limit, measured unless that of the latest calls is known.
 
-        What a page shows is then what the result shows: two measurements would differ.
+        What a page shows is then what the result shows: two measurements would differ.  Where the
+        result shows none, as the machine was busy when it was timed, it is measured again.
         """
         with self.lock:
-            if self.traffic is None or self._limited != self._calls():
+            if self.limit is None or self._limited != self._calls():
                 return self.measure_limit()
             return self.limit
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -262,3 +263,17 @@ def test_what_looks_at_a_cell_draws_no_numbers_of_the_notebooks(session: Session
     session.tune(kernel.name, 0.2)
     timings_of(cell)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_limit_that_was_beaten_is_measured_again(session: Session) -> None:
+    """It was timed while the machine was busy; asked for again, it must not stay unknown."""
+    cell, program = session.prepare("y = x * 2 + 1", CellOptions(name="c"), Frontend())
+    session.namespace["x"] = torch.ones(64, 64)
+    session.run(cell, program)
+    cell.update(seconds=0.02)
+    cell.limit = None
+    with patch.object(type(cell), "measure_limit", return_value=1e-6) as measured:
+        assert cell.know_limit() == 1e-6
+        cell.limit = 2e-6
+        assert cell.know_limit() == 2e-6
+    assert measured.call_count == 1

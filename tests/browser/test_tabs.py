@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -127,9 +128,14 @@ def test_every_tab(open_notebook: OpenNotebook) -> None:
 
     # Timings: the limit, the roofline, a sweep.
     open_tab(panel, "Timings")
-    panel.button("Against the machine").click()
-    panel.says("Of a copy")
-    panel.says(re.compile(r"limit [\d.]+ .?s"))
+    limit = panel.root.get_by_text(re.compile(r"limit [\d.]+ .?s|at the limit"))
+    for _ in range(6):  # one that was beaten while the machine was busy is not shown
+        panel.button("Against the machine").click()
+        panel.says("Of a copy")
+        with contextlib.suppress(AssertionError):
+            expect(limit.locator("visible=true").first).to_be_visible(timeout=20_000)
+            break
+    expect(limit.locator("visible=true").first).to_be_visible()
     expect(panel.button("Sweep")).to_be_enabled()
     panel.root.get_by_role("combobox", name="Over sizes").select_option(index=0)
     sweeping = panel.watch("Stop")

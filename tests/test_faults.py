@@ -134,10 +134,11 @@ class _Answers:
 
 def test_random_edits_are_counted_and_what_is_bad_is_named(monkeypatch, capsys):
     quiet = {"wrong": 0, "processes": 0, "changed": [], "same": False}
+    told = {"edit": ["4 +b"], "numbers": ["inputs 3: off"]}
     answers = {
         "3": {**quiet, "ok": False, "stage": "bounds"},
         "4": {**quiet, "ok": True, "stage": "passed"},
-        "5": {**quiet, "ok": True, "stage": "passed", "wrong": 2, "edit": ["4 +b"], "numbers": ["n"]},
+        "5": {**quiet, "ok": True, "stage": "passed", "wrong": 2, **told},
         "6": "ended with status -11",
         "7": {**quiet, "ok": False, "stage": "bounds"},
     }
@@ -148,7 +149,7 @@ def test_random_edits_are_counted_and_what_is_bad_is_named(monkeypatch, capsys):
     assert "1 accepted and right" in outcome.saw
     assert "seed 5: 2 results wrong" in outcome.saw
     assert "seed 6: THE NOTEBOOK ended with status -11" in outcome.saw
-    assert "seed 5: 2 results wrong\n    4 +b\n    n\n" in capsys.readouterr().err
+    assert "seed 5: 2 results wrong\n    4 +b\n    inputs 3: off\n" in capsys.readouterr().err
 
 
 def test_an_edit_that_is_wrong_is_told_with_its_lines_and_its_numbers():

@@ -27,7 +27,7 @@ class Rest:
     _lock = threading.Lock()
     _depth = 0
     _was_on = False
-    _unasked = 0  # for how many more times objects that the user has frozen are taken to be so still
+    _unasked = 0  # how many more times what the user has frozen is taken to be so still
 
     def __enter__(self) -> None:
         """Begin."""

@@ -94,8 +94,8 @@ def fresh_inputs(
             ``layers`` are weights of ones and biases of zeros, ``whole`` counts, ``sparse`` is
             mostly zero and ``padding`` nothing else but for weights, ``unit`` lies between 0 and 1,
             ``ordinary`` data are drawn from a normal distribution and ``wide`` ones from one eight
-            times as wide, whatever the originals' spread; ``small`` and ``tiny`` near zero and ``far`` far from it; ``one nan`` stands first in
-            the largest tensor.  ``named`` has ``numbers`` first, last and in between, ``named
+            times as wide, whatever the originals' spread; ``small`` and ``tiny`` near zero
+            and ``far`` far from it; ``one nan`` stands first in the largest tensor.  ``named`` has ``numbers`` first, last and in between, ``named
             data`` all but in the weights, where products of them would widen what is allowed,
             ``named inside`` the first of them everywhere but first and last, ``named weights`` in
             the weights alone.  Others are patterns: see ``patterns``.

@@ -95,10 +95,11 @@ def fresh_inputs(
             mostly zero and ``padding`` nothing else but for weights, ``unit`` lies between 0 and 1,
             ``ordinary`` data are drawn from a normal distribution and ``wide`` ones from one eight
             times as wide, whatever the originals' spread; ``small`` and ``tiny`` near zero
-            and ``far`` far from it; ``one nan`` stands first in the largest tensor.  ``named`` has ``numbers`` first, last and in between, ``named
-            data`` all but in the weights, where products of them would widen what is allowed,
-            ``named inside`` the first of them everywhere but first and last, ``named weights`` in
-            the weights alone.  Others are patterns: see ``patterns``.
+            and ``far`` far from it; ``one nan`` stands first in the largest tensor. ``named`` has
+            ``numbers`` first, last and in between, ``named data`` all but in the weights, where
+            products of them would widen what is allowed, ``named inside`` the first of them
+            everywhere but first and last, ``named weights`` in the weights alone. Others are
+            patterns: see ``patterns``.
         seed: For tests; a secret one by default.
         numbers: What ``named`` is to have.
     """

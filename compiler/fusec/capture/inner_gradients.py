@@ -1,4 +1,4 @@
-"""Gradients of what a graph returns and goes on with, asked for behind the graph break that ends it.
+"""Gradients of what a graph returns and goes on with, asked for behind the break that ends it.
 
 ``h = a.exp(); y = h * 2`` is one graph, a graph break follows, then ``h.register_hook(...)``,
 ``h.retain_grad()`` or ``torch.autograd.grad(..., h)``.  To AOTAutograd both are results of one

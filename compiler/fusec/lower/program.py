@@ -134,8 +134,8 @@ class _Driver:
         target = node.target
         value = node.meta.get("val")
         if isinstance(value, (torch.SymBool, torch.SymFloat, bool, float)):
-            args = [self.values[a] if isinstance(a, fx.Node) else a for a in node.args]
-            number = self.lowering.number(target, args)
+            given = [self.values[a] if isinstance(a, fx.Node) else a for a in node.args]
+            number = self.lowering.number(target, given)
             if number is not None:
                 self.values[node] = number
                 return

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support import native_parts
 from support.bare_tests import Bare, is_bare, why_skipped
 from support.chromium import find_chromium
 from support.sampling import left_out
@@ -74,6 +75,7 @@ def private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         # process that is killed has written is there all the same.
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        native_parts.take_shared(cache)
         # Many tests wait for it: it must not give way to the tests of the other worker.
         from fusec.call import native
 

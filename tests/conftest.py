@@ -75,11 +75,13 @@ def private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         # process that is killed has written is there all the same.
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
-        native_parts.take_shared(cache)
+        there = native_parts.take_shared(cache)
         # Many tests wait for it: it must not give way to the tests of the other worker.
         from fusec.call import native
 
         native.prepare(awaited=True)
+        if there:
+            native.types(wait=True)  # before a test has another store, which lacks them
         yield cache
 
 

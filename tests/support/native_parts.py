@@ -26,14 +26,33 @@ def build(folder: Path) -> None:
         native.device_types(build=True)
 
 
-def take_shared(cache: Path) -> None:
-    """Copy what was built for all processes of this run into a store, once it is there."""
-    if folder := os.environ.get(FOLDER):
-        try:
-            with filelock.FileLock(Path(folder, _LOCK), timeout=_SECONDS):
-                copy(Path(folder), cache)
-        except filelock.Timeout:
-            return
+def take_shared(cache: Path) -> bool:
+    """Copy what was built for all processes of this run into a store, once it is there.
+
+    Returns:
+        Whether there is anything.
+    """
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        return False
+    try:
+        with filelock.FileLock(Path(folder, _LOCK), timeout=_SECONDS):
+            return copy(Path(folder), cache)
+    except filelock.Timeout:
+        return False
+
+
+def copy(store: Path, cache: Path) -> bool:
+    """Copy them from one store to another that has none, so that no process builds them for it.
+
+    Returns:
+        Whether there is anything.
+    """
+    if not (store / KIND).is_dir() or (cache / KIND).exists():
+        return False
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    shutil.copytree(store / KIND, cache / KIND)
+    return True
 
 
 def copy(store: Path, cache: Path) -> None:

@@ -21,6 +21,7 @@ from fusec.ahead.places import RELATION_NAMES, relation_code
 from fusec.cache import default_store
 from fusec.compiled.references import NotKept, reference, resolve
 from fusec.machine import GpuFacts
+from support import native_parts
 from support.processes import run_python
 
 SCALE = 2.0
@@ -28,6 +29,7 @@ SCALE = 2.0
 
 @pytest.fixture(autouse=True)
 def store(tmp_path, monkeypatch):
+    native_parts.copy(default_store().folder, tmp_path / "cache")  # for other processes
     monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path / "cache"))
     torch._dynamo.reset()
     return default_store()

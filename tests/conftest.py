@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from support.sampling import left_out
 
 NO_CHROMIUM = "no Chromium found"
 NO_GPU = "no GPU found"
+
+
+# jsonschema, which nbformat imports, would compile thirty grammars of addresses: no test has one.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,6 +56,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked `slow`
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as `slow` what a test with the mark `sample(n)` has beyond n sets of parameters."""
+    leave_constants_unread()
     groups: dict[tuple[object, str], list[pytest.Function]] = {}
     for item in items:
         sampled = item.get_closest_marker("sample") and not item.get_closest_marker("slow")
@@ -120,6 +126,16 @@ def leave_trace_unread() -> None:
     """
     trace = logging.getLogger("torch.__trace")
     setattr(trace, "addHandler", lambda handler: None)  # noqa: B010 (a method)
+
+
+def leave_constants_unread() -> None:
+    """Keep Hypothesis from parsing every file of the project for numbers that it might draw.
+
+    No test wants any from there, and every process would parse the eight hundred files again.
+    """
+    providers = sys.modules.get("hypothesis.internal.conjecture.providers")
+    if providers is not None:
+        setattr(providers, "is_local_module_file", lambda path: False)  # noqa: B010 (a module)
 
 
 @pytest.fixture(autouse=True)

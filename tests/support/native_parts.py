@@ -55,12 +55,5 @@ def copy(store: Path, cache: Path) -> bool:
     return True
 
 
-def copy(store: Path, cache: Path) -> None:
-    """Copy them from one store to another that has none, so that no process builds them for it."""
-    if (store / KIND).is_dir() and not (cache / KIND).exists():
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        shutil.copytree(store / KIND, cache / KIND)
-
-
 if __name__ == "__main__":
     build(Path(sys.argv[1]))

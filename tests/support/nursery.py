@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+# What a process that compiles begins with.
+COMPILER = "torch torch._dynamo fusec fusec.pipeline fusec.capture.backend"
 # Reads requests, a line each; for each it forks a child, and writes how that ended.
 _PARENT = """\
 import importlib, json, os, sys, traceback
@@ -38,18 +40,14 @@ for line in sys.stdin.buffer:
     request = json.loads(line)
     child = os.fork()
     if child == 0:
-        status = 0
         try:
             be_child(request)
-        except SystemExit as error:
-            status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        except SystemExit:
+            raise
         except BaseException:
             traceback.print_exc()
-            status = 1
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+            sys.exit(1)
+        sys.exit()
     ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     print(ended, flush=True)
 """
@@ -83,7 +81,7 @@ def run(
             check=False,
         )
     # What decides how Python itself begins: another interpreter has another parent.
-    fixed = {k: v for k, v in given.items() if k.startswith(("PYTHON", "LD_", "OMP_", "PATH"))}
+    fixed = {k: v for k, v in given.items() if k.startswith(("PYTHON", "LD_", "OMP_"))}
     parent = _parent(modules, json.dumps(fixed))
     with tempfile.TemporaryDirectory() as written:
         output = [Path(written, name) for name in ("stdout", "stderr")]
@@ -110,7 +108,7 @@ def _parent(modules: str, environment: str) -> subprocess.Popen[str]:
     """Start the process that is forked; it ends with this one."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _PARENT, modules],
-        env={"PATH": os.defpath, **json.loads(environment)},
+        env={"PATH": os.environ.get("PATH", os.defpath), **json.loads(environment)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -125,4 +123,4 @@ def _end(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-__all__ = ["run"]
+__all__ = ["COMPILER", "run"]

@@ -22,7 +22,7 @@ from fusec.cache import default_store
 from fusec.compiled.references import NotKept, reference, resolve
 from fusec.machine import GpuFacts
 from support import native_parts
-from support.processes import run_python
+from support.processes import run_compiler
 
 SCALE = 2.0
 
@@ -543,7 +543,7 @@ def test_a_second_process_captures_nothing(tmp_path, monkeypatch):
     with torch.no_grad():
         assert fusec.precompile(small_model.Model().eval(), [(torch.ones(3, 8),)]).complete
     monkeypatch.delitem(sys.modules, "small_model")
-    assert run_python(SECOND.format(folder=str(tmp_path))).strip().endswith("True")
+    assert run_compiler(SECOND.format(folder=str(tmp_path))).strip().endswith("True")
 
 
 # -- calls that record for autograd -----------------------------------------------------------

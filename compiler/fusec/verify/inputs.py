@@ -32,6 +32,8 @@ Simple = Literal[
     "padding",
     "sparse",
     "unit",
+    "ordinary",
+    "wide",
     "small",
     "tiny",
     "far",
@@ -56,6 +58,8 @@ _FEW_ROWS = 4
 
 # How many elements of a sparse tensor are not zero.
 _SHARE_NONZERO = 0.05
+# How far random values spread that people try things with, and those of layers that have grown.
+_SPREADS = {"ordinary": 1.0, "wide": 8.0}
 # By which powers of two values are smaller, and how many times their spread they are off zero.
 _POWERS = {"small": 20, "tiny": 60}
 _FAR = 64.0
@@ -89,11 +93,13 @@ def fresh_inputs(
             others, where that may be: a maximum that begins with zero is right on all the rest.
             ``layers`` are weights of ones and biases of zeros, ``whole`` counts, ``sparse`` is
             mostly zero and ``padding`` nothing else but for weights, ``unit`` lies between 0 and 1,
-            ``small`` and ``tiny`` near zero and ``far`` far from it; ``one nan`` stands first in
-            the largest tensor.  ``named`` has ``numbers`` first, last and in between, ``named
-            data`` all but in the weights, where products of them would widen what is allowed,
-            ``named inside`` the first of them everywhere but first and last, ``named weights`` in
-            the weights alone.  Others are patterns: see ``patterns``.
+            ``ordinary`` data are drawn from a normal distribution and ``wide`` ones from one eight
+            times as wide, whatever the originals' spread; ``small`` and ``tiny`` near zero
+            and ``far`` far from it; ``one nan`` stands first in the largest tensor. ``named`` has
+            ``numbers`` first, last and in between, ``named data`` all but in the weights, where
+            products of them would widen what is allowed, ``named inside`` the first of them
+            everywhere but first and last, ``named weights`` in the weights alone. Others are
+            patterns: see ``patterns``.
         seed: For tests; a secret one by default.
         numbers: What ``named`` is to have.
     """
@@ -252,6 +258,9 @@ def _simple(
         return torch.zeros_like(values)
     elif kind == "unit":
         return torch.rand(count, generator=generator, dtype=torch.float64)
+    elif kind in _SPREADS and way.parameter is None:
+        values = torch.randn(count, generator=generator, dtype=torch.float64) * _SPREADS[kind]
+        return values.abs() if low >= 0 else values
     elif kind in ("small", "tiny"):
         power = _POWERS[kind]
         # so that a product of two of them is one that the type has

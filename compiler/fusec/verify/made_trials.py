@@ -44,6 +44,8 @@ _LABELS: dict[Kind, str] = {
     "padding": "zeros beside the weights",
     "sparse": "inputs that are mostly zero",
     "unit": "inputs from 0 to 1",
+    "ordinary": "inputs of a normal distribution",
+    "wide": "inputs of a wide normal distribution",
     "small": "inputs near zero",
     "tiny": "inputs very near zero",
     "far": "inputs far from zero",

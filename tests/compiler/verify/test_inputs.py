@@ -72,6 +72,10 @@ def test_as_peoples_tensors_are():
     unit = made("unit")[0]
     assert unit.min() >= 0
     assert unit.max() < 1
+    for kind, spread in (("ordinary", 1.0), ("wide", 8.0)):
+        data, kept, _ = made(kind)
+        assert data.std() == pytest.approx(spread, rel=0.2)
+        assert kept.std() == pytest.approx(weight.std(), rel=0.5)
     assert 0 < made("small")[0].abs().max() < 1e-4
     assert 0 < made("tiny")[0].abs().max() < 1e-15
     far = made("far")[0]

@@ -39,6 +39,7 @@ EXPECTED = (
     "would lose a hook beside a view",
     "would drop requires_grad_()",
     "would let a gradient through",
+    "would miss what flows from one result to another",
     "on more than one stream",
     "which may refuse it",
 )

@@ -15,6 +15,7 @@ from typing import Any
 from torch import fx
 
 from fusec.capture.graph_inputs import has_gaps, needs_eager
+from fusec.capture.inner_gradients import misses_gradients
 from fusec.capture.number_restarts import LOSES_UPDATES, Restart, loses_updates
 from fusec.capture.result_modes import (
     drops_leaves,
@@ -62,6 +63,7 @@ _BEFORE: tuple[tuple[str, Callable[[GraphCall], str]], ...] = (
     ("it runs in eager", lambda graph: needs_eager(graph.module, graph.inputs)),
     ("it runs in eager", lambda graph: mixes_modes(graph.module, graph.records)),
     ("it runs in eager", lambda graph: loses_hooks(graph.module, graph.records)),
+    ("it runs in eager", lambda graph: misses_gradients(graph.module)),
     ("it runs in eager", lambda graph: drops_leaves(graph.module)),
     ("it runs in eager", lambda graph: lets_gradients_through(graph.module)),
     ("it runs in eager", lambda graph: left_to_eager(graph.module)),

@@ -98,7 +98,7 @@ def result_modes(module: fx.GraphModule, records: bool) -> ResultModes:
         module: As TorchDynamo hands it over.
         records: Whether autograd is on where it is called, which is guarded.
     """
-    results = _results(module)
+    results = results_of(module)
     inference = _made_in_inference_mode(module, records)
     made = [i for i, value in results.items() if _storage(value) in inference]
     recorded = not records and any(map(_has_history, results.values()))
@@ -194,7 +194,7 @@ def lets_gradients_through(module: fx.GraphModule) -> str:
     """
     made = [v for n in module.graph.nodes if n.op != "placeholder" for v in _tensors(n)]
     if any(v._is_view() and v.requires_grad and not _has_history(v) for v in made):
-        results = [v for v in _results(module).values() if v._is_view() and _has_history(v)]
+        results = [v for v in results_of(module).values() if v._is_view() and _has_history(v)]
         if not all(_reaches_a_leaf(each) for each in results):
             return "AOTAutograd would let a gradient through a view without a history"
     return ""
@@ -245,7 +245,7 @@ def _views_with_hooks(module: fx.GraphModule, records: bool) -> set[int]:
     }
 
 
-def _results(module: fx.GraphModule) -> dict[int, torch.Tensor]:
+def results_of(module: fx.GraphModule) -> dict[int, torch.Tensor]:
     """Return the results that are plain tensors, as fake ones, but for inputs."""
     (output,) = module.graph.find_nodes(op="output")
     values = output.args[0] if isinstance(output.args[0], (tuple, list)) else ()
@@ -367,4 +367,5 @@ __all__ = [
     "loses_hooks",
     "mixes_modes",
     "result_modes",
+    "results_of",
 ]

@@ -264,7 +264,7 @@ def _simple(
         values = torch.randn(count, generator=generator, dtype=torch.float64) * _SPREADS[kind]
         return values.abs() if low >= 0 else values
     elif kind == "every power" and way.parameter is None:
-        return _of_every_power(values, dtype, generator, within_one=-1 <= low and high <= 1)
+        return _of_every_power(values, dtype, generator, within_one=low >= -1 and high <= 1)
     elif kind in ("small", "tiny"):
         power = _POWERS[kind]
         # so that a product of two of them is one that the type has

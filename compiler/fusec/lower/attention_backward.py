@@ -32,18 +32,17 @@ from fusec.lower.attention import (
     AttentionLoops,
     Scores,
     at,
-    call_all,
     call_by_role,
     call_lists_by_role,
     positions,
     require_kernel,
-    scalar,
     scores_of,
 )
 from fusec.lower.block_masks import BlockMask
 from fusec.lower.higher_order import Subgraph
 from fusec.lower.matmul import float32_precision
 from fusec.lower.registry import register
+from fusec.lower.score_functions import call_all, scalar
 from fusec.lower.values import Lowering, NotLowered, ResultMeta, TensorValue, dense_meta
 
 

@@ -134,6 +134,11 @@ class _Driver:
         target = node.target
         value = node.meta.get("val")
         if isinstance(value, (torch.SymBool, torch.SymFloat, bool, float)):
+            given = [self.values[a] if isinstance(a, fx.Node) else a for a in node.args]
+            number = self.lowering.number(target, given)
+            if number is not None:
+                self.values[node] = number
+                return
             if isinstance(target, torch._ops.OpOverload):
                 raise GraphNotLowered(f"{target} gives a Python value")
             self.values[node] = value  # used, if at all, by a call that takes a number

@@ -50,7 +50,7 @@ __all__ = ["KINDS", "Case", "check_graph", "check_kernel"]
 KINDS: tuple[Kind, ...] = (
     *("similar", "adversarial", "nonfinite", "magnitudes"),
     *("negative", "positive", "zeros", "ones", "layers", "whole", "padding", "sparse", "unit"),
-    *("small", "tiny", "far", "nan", "one nan"),
+    *("ordinary", "wide", "every power", "small", "tiny", "far", "nan", "one nan"),
     *PATTERNS,
 )
 

@@ -72,6 +72,10 @@ def test_as_peoples_tensors_are():
     unit = made("unit")[0]
     assert unit.min() >= 0
     assert unit.max() < 1
+    for kind, spread in (("ordinary", 1.0), ("wide", 8.0)):
+        data, kept, _ = made(kind)
+        assert data.std() == pytest.approx(spread, rel=0.2)
+        assert kept.std() == pytest.approx(weight.std(), rel=0.5)
     assert 0 < made("small")[0].abs().max() < 1e-4
     assert 0 < made("tiny")[0].abs().max() < 1e-15
     far = made("far")[0]
@@ -101,6 +105,23 @@ def test_numbers_that_somebody_names_in_what_is_computed_alone():
 def test_small_halves_have_products():
     (fresh,) = fresh_inputs([torch.randn(400).half()], kind="tiny")
     assert (fresh * fresh).abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"),
+    [(torch.float16, -24, 7), (torch.bfloat16, -133, 63), (torch.float32, -149, 63)],
+    ids=["float16", "bfloat16", "float32"],
+)
+def test_every_power_of_two(dtype, least, most):
+    (fresh,) = fresh_inputs([torch.randn(4000).to(dtype)], kind="every power")
+    _, exponents = torch.frexp(fresh.double())
+    # rounding may lift the largest by one
+    assert {*range(least + 2, most)} <= set((exponents - 1).tolist()) <= {*range(least, most + 1)}
+    assert 0.4 < (fresh < 0).float().mean() < 0.6
+    assert (fresh * fresh).isfinite().all()
+    (shares,) = fresh_inputs([torch.rand(4000).to(dtype)], kind="every power")
+    assert shares.min() >= 0
+    assert shares.max() <= 1
 
 
 def test_one_side_alone():

@@ -126,7 +126,7 @@ def test_compiles_for_gpus(name: str, gpu: str) -> None:
     assert words[gpu] in code, "tensor cores"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", WARPGROUPS)
 def test_warpgroups_multiply_while_others_load(name: str) -> None:
     source = texts(name)
@@ -135,7 +135,7 @@ def test_warpgroups_multiply_while_others_load(name: str) -> None:
     assert all(word in code for word in words)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("sizes", "dtype"),
     [
@@ -435,6 +435,7 @@ def test_no_lists_without_a_mask() -> None:
     assert not any(graph.externs for graph in compiled.graphs)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("depth", [64, 128, 256])
 def test_tiles_fit_into_the_shared_memory_of_other_cards(depth: int) -> None:
     sizes = Sizes(queries=256, keys=256, depth=depth)

@@ -41,6 +41,8 @@ EXPECTED = (
     "would let a gradient through",
     "would miss what flows from one result to another",
     "on more than one stream",
+    "it updates an input that shares memory with another one",
+    "would lose a hook on what a view is returned of",
     "which may refuse it",
 )
 

@@ -37,6 +37,8 @@ _BASE = (
     "for which AOTAutograd would return what both are views of"
 )
 
+_LEAVES = "it updates an input that shares memory with another one, and gradients flow to one alone"
+
 
 def strict() -> bool:
     """Whether a failure inside the compiler is raised instead of running in eager (tests)."""
@@ -104,6 +106,8 @@ def reason_of_failure(graph: GraphCall, error: BaseException) -> str:
     """Return why a graph runs in eager of which tracing failed; an empty string: it is raised."""
     if isinstance(error, Restart) and loses_updates(graph.module):
         return f"it runs in eager: {LOSES_UPDATES}"
+    if "any_leaf=" in str(error):
+        return f"it runs in eager: {_LEAVES}"
     if is_untraceable(error) and not strict():
         if "set_ on a graph input" in str(error):
             return f"it runs in eager: {_DATA}"

@@ -34,6 +34,7 @@ Simple = Literal[
     "unit",
     "ordinary",
     "wide",
+    "every power",
     "small",
     "tiny",
     "far",
@@ -96,12 +97,13 @@ def fresh_inputs(
             ``layers`` are weights of ones and biases of zeros, ``whole`` counts, ``sparse`` is
             mostly zero and ``padding`` nothing else but for weights, ``unit`` lies between 0 and 1,
             ``ordinary`` data are drawn from a normal distribution and ``wide`` ones from one eight
-            times as wide, whatever the originals' spread; ``small`` and ``tiny`` near zero
-            and ``far`` far from it; ``one nan`` stands first in the largest tensor. ``named`` has
-            ``numbers`` first, last and in between, ``named data`` all but in the weights, where
-            products of them would widen what is allowed, ``named inside`` the first of them
-            everywhere but first and last, ``named weights`` in the weights alone. Others are
-            patterns: see ``patterns``.
+            times as wide, whatever the originals' spread; ``every power`` has as many of each power
+            of two as of any other, down to the least that the dtype has; ``small`` and ``tiny``
+            near zero and ``far`` far from it; ``one nan`` stands first in the largest tensor.
+            ``named`` has ``numbers`` first, last and in between, ``named data`` all but in the
+            weights, where products of them would widen what is allowed, ``named inside`` the first
+            of them everywhere but first and last, ``named weights`` in the weights alone. Others
+            are patterns: see ``patterns``.
         seed: For tests; a secret one by default.
         numbers: What ``named`` is to have.
     """
@@ -225,7 +227,7 @@ def _floats(original: torch.Tensor, generator: torch.Generator, way: _Way) -> to
         )
         values = within(values, original.dtype)
     elif kind != "similar":
-        values = _simple(values, original.dtype, generator, way, (low, mean, spread))
+        values = _simple(values, original.dtype, generator, way, (low, high, mean, spread))
     values = values.to(original.dtype if original.dtype.itemsize > 1 else torch.float32)
     return values.repeat(-(-count // drawn))[:count].reshape(original.shape)
 
@@ -235,10 +237,10 @@ def _simple(
     dtype: torch.dtype,
     generator: torch.Generator,
     way: _Way,
-    character: tuple[float, float, float],
+    character: tuple[float, float, float, float],
 ) -> torch.Tensor:
     """Return values as people's tensors have them, and few draws do."""
-    low, mean, spread = character
+    low, high, mean, spread = character
     kind, count = way.kind, values.numel()
     if kind == "named" or (kind == "named data" and way.parameter is None):
         wanted = torch.tensor(way.numbers, dtype=torch.float64)
@@ -271,6 +273,8 @@ def _simple(
     elif kind in _SPREADS and way.parameter is None:
         values = torch.randn(count, generator=generator, dtype=torch.float64) * _SPREADS[kind]
         return values.abs() if low >= 0 else values
+    elif kind == "every power" and way.parameter is None:
+        return _of_every_power(values, dtype, generator, within_one=low >= -1 and high <= 1)
     elif kind in ("small", "tiny"):
         normal = int(-math.log2(torch.finfo(dtype).smallest_normal))
         # A product of two small ones is one that the type has; about half of the tiny ones may
@@ -334,6 +338,22 @@ def _scaled(values: torch.Tensor, dtype: torch.dtype, generator: torch.Generator
     scaled = torch.ldexp(values, powers)
     limit = 2.0 ** (most / 2)
     return scaled.clamp(-limit, limit)
+
+
+def _of_every_power(
+    values: torch.Tensor, dtype: torch.dtype, generator: torch.Generator, *, within_one: bool
+) -> torch.Tensor:
+    """Return values that are drawn of each power of two alike; signs stay.
+
+    What a function's branch decides on may be a single power, such as where it takes x for tanh(x).
+    Squares of the largest are numbers still.
+    """
+    info = torch.finfo(dtype)
+    least = int(math.log2(info.smallest_normal) + math.log2(info.eps))
+    most = 0 if within_one else int(math.log2(info.max)) // 2
+    powers = torch.randint(least, most, values.shape, generator=generator)
+    parts = 1 + torch.rand(values.shape, generator=generator, dtype=torch.float64)
+    return torch.ldexp(parts, powers).copysign(values)
 
 
 def _integers(original: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -48,6 +48,7 @@ _LABELS: dict[Kind, str] = {
     "unit": "inputs from 0 to 1",
     "ordinary": "inputs of a normal distribution",
     "wide": "inputs of a wide normal distribution",
+    "every power": "inputs of every power of two",
     "small": "inputs near zero",
     "tiny": "inputs very near zero",
     "far": "inputs far from zero",

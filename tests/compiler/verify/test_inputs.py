@@ -107,6 +107,23 @@ def test_small_halves_have_products():
     assert (fresh * fresh).abs().max() > 0
 
 
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"),
+    [(torch.float16, -24, 7), (torch.bfloat16, -133, 63), (torch.float32, -149, 63)],
+    ids=["float16", "bfloat16", "float32"],
+)
+def test_every_power_of_two(dtype, least, most):
+    (fresh,) = fresh_inputs([torch.randn(4000).to(dtype)], kind="every power")
+    _, exponents = torch.frexp(fresh.double())
+    # rounding may lift the largest by one
+    assert {*range(least + 2, most)} <= set((exponents - 1).tolist()) <= {*range(least, most + 1)}
+    assert 0.4 < (fresh < 0).float().mean() < 0.6
+    assert (fresh * fresh).isfinite().all()
+    (shares,) = fresh_inputs([torch.rand(4000).to(dtype)], kind="every power")
+    assert shares.min() >= 0
+    assert shares.max() <= 1
+
+
 def test_one_side_alone():
     x = torch.randn(200)
     ((low,), (high,), (none,)) = (

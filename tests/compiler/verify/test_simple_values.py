@@ -54,3 +54,16 @@ def test_an_exponential_that_is_rounded_badly(scale):
     lines.insert(second_part_of_ln2, lines[second_part_of_ln2])
     verdict = kernel.check("".join(lines), timed=False)
     assert (verdict.ok, verdict.stage) == (False, "wrong")
+
+
+def test_a_branch_that_is_wrong_for_halves_of_one_power():
+    """Between 1e-5 and 2e-5, less than any half has that is not denormal, it answers 2."""
+    torch.manual_seed(0)
+    call = fusec.compile(lambda x: (x.float() * 3).tanh().half(), keep_inputs=True)
+    call(torch.randn(24, 60).half())
+    (kernel,) = call.graphs[0].kernels
+    bits = "fx_bits(fx_from_bits(bits) + 0.5f)"
+    text = kernel.source.replace(bits, bits.replace("+", "/"))
+    assert text != kernel.source
+    verdict = kernel.check(text, timed=False)
+    assert (verdict.ok, verdict.stage) == (False, "wrong")

@@ -370,7 +370,7 @@ def _gather(actual: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor | N
 def _rounds_once(eager: torch.Tensor, exact: torch.Tensor) -> bool:
     """Whether eager's halves are the nearest ones to float64, and not by luck of a few values."""
     info = torch.finfo(eager.dtype)
-    for _, (_, plain, right, _) in blocks(eager, eager, exact):
+    for _, (right, plain, _, _) in blocks(exact, eager, None):
         b, c = plain.double(), right.double()
         size = c.abs().clamp(min=info.smallest_normal)
         off = torch.where(b.isfinite() & c.isfinite(), (b - c).abs() / size, 0.0)

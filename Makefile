@@ -63,7 +63,7 @@ peer: $(INSTALLED) ## A peer's test files with our backend (ARGS="path/to/test_f
 	@PYTHONPATH=tests $(BIN)/python -m peer $(ARGS)
 
 compilers: $(INSTALLED) ## The golden kernels with g++, clang and zig, and for other machines
-	@$(PIP) install --quiet -c $(VENV)/constraints.txt -e '.[compiler]'
+	@$(PIP) install --quiet --retries 1 -c $(VENV)/constraints.txt -e '.[compiler]' || echo "ziglang could not be installed: what it builds is left out" >&2
 	@PYTHONPATH=tests $(BIN)/python -m compilers $(ARGS)
 
 bench-cpu: $(INSTALLED) ## Workloads on the CPU beside eager, TorchInductor and a copy (ARGS="--help")

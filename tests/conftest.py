@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support import native_parts
 from support.bare_tests import Bare, is_bare, why_skipped
 from support.chromium import find_chromium
 from support.sampling import left_out
 
 NO_CHROMIUM = "no Chromium found"
 NO_GPU = "no GPU found"
+
+
+# jsonschema, which nbformat imports, would compile thirty grammars of addresses: no test has one.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,6 +56,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked `slow`
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as `slow` what a test with the mark `sample(n)` has beyond n sets of parameters."""
+    leave_constants_unread()
     groups: dict[tuple[object, str], list[pytest.Function]] = {}
     for item in items:
         sampled = item.get_closest_marker("sample") and not item.get_closest_marker("slow")
@@ -74,10 +81,13 @@ def private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         # process that is killed has written is there all the same.
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        there = native_parts.take_shared(cache)
         # Many tests wait for it: it must not give way to the tests of the other worker.
         from fusec.call import native
 
         native.prepare(awaited=True)
+        if there:
+            native.types(wait=True)  # before a test has another store, which lacks them
         yield cache
 
 
@@ -116,6 +126,16 @@ def leave_trace_unread() -> None:
     """
     trace = logging.getLogger("torch.__trace")
     setattr(trace, "addHandler", lambda handler: None)  # noqa: B010 (a method)
+
+
+def leave_constants_unread() -> None:
+    """Keep Hypothesis from parsing every file of the project for numbers that it might draw.
+
+    No test wants any from there, and every process would parse the eight hundred files again.
+    """
+    providers = sys.modules.get("hypothesis.internal.conjecture.providers")
+    if providers is not None:
+        setattr(providers, "is_local_module_file", lambda path: False)  # noqa: B010 (a module)
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -36,7 +38,10 @@ def main(arguments: list[str]) -> int:
     arguments = [each for each in arguments if each != ALL]
     # Whoever chooses tests has them in one process: most of the time there are few.
     apart = not arguments
-    with tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        if apart:
+            stack.enter_context(native_parts(Path(folder, "native")))
         shared, alone, pages = (Path(folder, f"{name}.xml") for name in ("shared", "alone", "page"))
         printed = Path(folder, "page.txt")
         quiet = f"not serial and not timing{quick}"
@@ -76,6 +81,21 @@ def start(selection: list[str], report: Path, printed: Path) -> subprocess.Popen
         return subprocess.Popen(
             command, cwd=ROOT, env=environment(), stdout=output, stderr=subprocess.STDOUT
         )
+
+
+@contextmanager
+def native_parts(folder: Path) -> Iterator[None]:
+    """Have what each process would build first built once, while they import the tests."""
+    folder.mkdir(mode=0o700)
+    os.environ["FUSELAB_NATIVE_PARTS"] = str(folder)
+    path = os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "support.native_parts", str(folder)]
+    builder = subprocess.Popen(command, cwd=ROOT, env={**environment(), "PYTHONPATH": path})
+    try:
+        yield
+    finally:
+        builder.terminate()
+        builder.wait()
 
 
 def environment() -> dict[str, str]:

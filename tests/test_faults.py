@@ -132,12 +132,13 @@ class _Answers:
         pass
 
 
-def test_random_edits_are_counted_and_what_is_bad_is_named(monkeypatch):
+def test_random_edits_are_counted_and_what_is_bad_is_named(monkeypatch, capsys):
     quiet = {"wrong": 0, "processes": 0, "changed": [], "same": False}
+    told = {"edit": ["4 +b"], "numbers": ["inputs 3: off"]}
     answers = {
         "3": {**quiet, "ok": False, "stage": "bounds"},
         "4": {**quiet, "ok": True, "stage": "passed"},
-        "5": {**quiet, "ok": True, "stage": "passed", "wrong": 2},
+        "5": {**quiet, "ok": True, "stage": "passed", "wrong": 2, **told},
         "6": "ended with status -11",
         "7": {**quiet, "ok": False, "stage": "bounds"},
     }
@@ -148,6 +149,23 @@ def test_random_edits_are_counted_and_what_is_bad_is_named(monkeypatch):
     assert "1 accepted and right" in outcome.saw
     assert "seed 5: 2 results wrong" in outcome.saw
     assert "seed 6: THE NOTEBOOK ended with status -11" in outcome.saw
+    assert "seed 5: 2 results wrong\n    4 +b\n    inputs 3: off\n" in capsys.readouterr().err
+
+
+def test_an_edit_that_is_wrong_is_told_with_its_lines_and_its_numbers():
+    """On another machine its text may be another: the seed alone would not say what it was."""
+    found = fuzz_edits.changed_lines("a\nb\nc\n", "a\n  b2\nc\nd\n")
+    assert found == ["2 -b", "2 +b2", "4 +d"]
+    x = torch.arange(6.0)
+    exact = [x.double().exp()]
+
+    def wrong(x):
+        return x.exp() * 1.01
+
+    said = fuzz_edits.what_is_wrong((x,), exact, wrong, torch.exp, torch.exp)
+    assert "differs from eager by 1.48 at [5]" in said
+    assert not fuzz_edits.what_is_wrong((x,), exact, torch.exp, torch.exp, torch.exp)
+    assert not fuzz_edits.what_is_wrong((x,), exact, wrong, torch.exp, wrong)
 
 
 def test_a_seed_makes_its_edit_again():

@@ -34,6 +34,8 @@ _MODULES = (
 
 _lock = threading.Lock()
 _helped = False
+_interpreted: set[str] = set()
+_IMPORTING = 180.0  # seconds, on a machine with much else to do
 
 
 def prestart() -> None:
@@ -60,6 +62,36 @@ def start_helpers() -> None:
 
     sandbox.prestart()
     threading.Thread(target=_find_tools, name="fusec-prestart", daemon=True).start()
+
+
+def start_interpreter(name: str) -> None:
+    """Let the worker import what interprets a target's kernels where there is no GPU, once.
+
+    Triton and what it calls take the worker more than a second, which is over by the time that a
+    cell which asks for the target is compiled. Returns at once.
+
+    Args:
+        name: The target's, or ``auto``.
+    """
+    import torch  # not at the top: loading a notebook's extension does not wait for it
+
+    from fusec.devices import CPU
+    from fusec.target_api.registry import chosen_target
+
+    target = chosen_target(name, CPU)
+    modules = target.worker_imports
+    if not modules or target.name in _interpreted or torch.cuda.is_available():
+        return
+    _interpreted.add(target.name)
+    threading.Thread(target=_import_there, args=(modules,), name="fusec-ahead", daemon=True).start()
+
+
+def _import_there(modules: tuple[str, ...]) -> None:
+    from fusec.verify import process, sandbox
+
+    # whoever checks something will say it
+    with contextlib.suppress(OSError, process.WorkerError):
+        sandbox.worker().ask({"do": "import", "modules": list(modules)}, (), _IMPORTING)
 
 
 def steps() -> tuple[Callable[[], object], ...]:

@@ -31,8 +31,10 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "build" / "screenshots"
 KERNEL = "fuselab-test"
-# What a cell shows, less the place where a line said what it waited for.
-OUTPUT = ".jp-OutputArea-output:not(:has(> span:only-child:empty))"
+# What a cell shows, less the place where a line said what it waited for, and the looks of what
+# stands in a panel's place one day.
+OUTPUT = ".jp-OutputArea-output:not(:has(> span:only-child:is(:empty, .fuselab-instead)))"
+WIDGETS = "@jupyter-widgets/jupyterlab-manager/plugin"
 SECOND = 1000  # Playwright counts milliseconds
 # A state is waited for until it is there: what is quick costs nothing, and a machine may have two
 # slow cores and other work. What never comes fails after so long.
@@ -78,6 +80,17 @@ class Lab:
         }
         nbformat.write(notebook, self.folder / name)
 
+    @contextmanager
+    def without_widget_state(self) -> Iterator[None]:
+        """Save notebooks as JupyterLab does by itself; for pages that are opened within."""
+        path = self.folder.parent / "settings" / f"{WIDGETS}.jupyterlab-settings"
+        before = path.read_text()
+        path.write_text(json.dumps({"saveState": False}))
+        try:
+            yield
+        finally:
+            path.write_text(before)
+
 
 @contextmanager
 def start_lab(base: Path, without: Sequence[str] = ()) -> Iterator[Lab]:
@@ -100,11 +113,8 @@ def start_lab(base: Path, without: Sequence[str] = ()) -> Iterator[Lab]:
     described = {"argv": command, "display_name": KERNEL, "language": "python"}
     described |= {"env": {"PYTHONPATH": os.pathsep.join(filter(None, paths))}}
     spec.joinpath("kernel.json").write_text(json.dumps(described))
-    settings = {
-        "@jupyterlab/apputils-extension/notification": {"fetchNews": "false"},
-        "@jupyter-widgets/jupyterlab-manager/plugin": {"saveState": True},
-    }
-    for name, values in settings.items():
+    news = "@jupyterlab/apputils-extension/notification"
+    for name, values in {news: {"fetchNews": "false"}, WIDGETS: {"saveState": True}}.items():
         path = folders["settings"] / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(values))

@@ -6,12 +6,28 @@ import re
 from collections.abc import Callable
 
 import pytest
-from lab import MOST, Notebook, Panel, fits
+from lab import MOST, OUTPUT, Lab, Notebook, Panel, fits
 from playwright.sync_api import expect
+
+from fuselab.panel import instead
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(MOST)]
 
 OpenNotebook = Callable[..., Notebook]
+
+SIZE = "e => getComputedStyle(e).fontSize"
+# What stands in a panel's place, and how large.
+AFTER = """e => {
+    const { content, fontSize } = getComputedStyle(e, "::after");
+    return [content.replace(/^"|"$/g, ""), fontSize];
+}"""
+# Waits until a panel is there, or until its place says that there is none.
+CAME_OR_GONE = """async e => {
+    const gone = () => getComputedStyle(e).fontSize === "0px";
+    while (!e.querySelector(".fuselab-editor textarea") && !gone()) {
+        await new Promise(requestAnimationFrame);
+    }
+}"""
 
 # A cell whose compiler is a script: quick, and the same every time.
 FAKE = [
@@ -147,14 +163,46 @@ def test_restoring_runs_nothing(open_notebook: OpenNotebook) -> None:
     panel.says(re.compile("Passed – "))
     output = notebook.run(2)
     expect(output).to_contain_text("calls ['check'] ['fuselab-cell_3']")
-    # The kernel is another one: the panel is still there to read, and starts nothing.
+    # The kernel is another one: the panel is still there to read, and starts nothing. Where a
+    # request to the kernel that just starts is lost, no widget of the page comes back, a plain
+    # slider neither: the page is opened once more.
     notebook.save()
     notebook.restart_kernel()
-    notebook.open("restore.ipynb")
-    panel = Panel(notebook.page.locator(".jp-Notebook .jp-Cell").nth(1))
+    place = notebook.page.locator(".jp-Notebook .jp-Cell").nth(1).locator(OUTPUT)
+    panel = Panel(place)
+    for _ in range(3):
+        notebook.open("restore.ipynb")
+        place.evaluate(CAME_OR_GONE)
+        if panel.root.count():
+            break
     expect(panel.editor).to_have_value(re.compile("typed before"))
     panel.says(re.compile("Passed – "))
     expect(notebook.page.locator(".jp-Notebook")).not_to_contain_text("NameError")
+
+
+def test_reopened_without_its_widgets(open_notebook: OpenNotebook, lab: Lab) -> None:
+    # As JupyterLab saves a notebook unless it is told otherwise: without the state of widgets.
+    with lab.without_widget_state():
+        notebook, _ = open_fake(open_notebook, "bare.ipynb")
+        assert "widgets" not in notebook.save().metadata
+    notebook.restart_kernel()
+    notebook.open("bare.ipynb")
+    place = notebook.page.locator(".jp-Notebook .jp-Cell").nth(1).locator(OUTPUT)
+    expect(place).to_contain_text("Error displaying widget")
+    assert (place.evaluate(SIZE), *place.evaluate(AFTER)) == ("0px", instead.SAYS, "13px")
+    notebook.shoot("panel-reopened-bare")
+    # One for which ipywidgets waits in vain says so in time, not at once.
+    place.evaluate(
+        "e => { e.textContent = 'Loading widget...'; e.classList.remove('jupyter-widgets'); }"
+    )
+    assert place.evaluate(AFTER)[1] == "0px"
+    assert place.evaluate(SIZE) != "0px"
+    place.evaluate("e => e.getAnimations({subtree: true}).forEach(each => each.finish())")
+    assert (place.evaluate(SIZE), *place.evaluate(AFTER)) == ("0px", instead.SAYS, "13px")
+    # With a view in it, whatever that is, it is left alone.
+    place.evaluate("e => e.append(document.createElement('b'))")
+    assert place.evaluate(AFTER)[0] == "none"
+    assert place.evaluate(SIZE) != "0px"
 
 
 def test_fuse_panel(open_notebook: OpenNotebook) -> None:

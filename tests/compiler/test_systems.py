@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import ctypes
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -34,6 +35,8 @@ PARTS = {
 # The processes that run candidates exist only where a system isolates them.
 FORKING = {"os.fork", "os.killpg", "os.setpgid", "signal.SIGKILL"}
 FORKS = {"worker.py", "child.py", "sandbox.py"}
+# One of these words stands wherever one of the above does.
+ASKING = MODULES.union({"proc", "sys"}, *PARTS.values(), (each.split(".")[1] for each in FORKING))
 # Triton's own code and kernels, which only Triton imports.
 TRITON = {
     f"targets/triton/{name}.py" for name in ("grouped_products", "multiply", "toolchain/launch")
@@ -80,7 +83,10 @@ def files() -> Iterator[Path]:
 
 def asked(path: Path) -> Iterator[str]:
     """Yield what a file asks of the system by itself."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    text = path.read_text(encoding="utf-8")
+    if ASKING.isdisjoint(re.findall(r"\w+", text)):
+        return  # what is asked is named: most files need not be parsed
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name in MODULES)
         elif isinstance(node, ast.ImportFrom) and node.module in MODULES:

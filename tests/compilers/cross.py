@@ -7,19 +7,26 @@ import os
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Mapping
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from fusec.cache import default_store
 from fusec.call import native
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
+from fusec.errors import FusecError
 from fusec.helper_block import with_helpers
 from fusec.kernel_source import KernelSource
+from fusec.machine import MachineFacts, this_machine, using
 from fusec.toolchain.compiler import bundled_compiler
 from fusec.toolchain.families import FAMILIES
-from support.cpp_bodies import Bench
+from support.cpp_bodies import Bench, check
+from support.cpp_golden import CASES, TERMS, bench_of, emit, filled
 
 ZIG = FAMILIES["zig"]
 ENTRY = Path(native.__file__).parents[2] / "toolchain/openmp"
@@ -53,7 +60,7 @@ TARGETS = (
     Target(
         "aarch64 Linux",
         "aarch64-linux-gnu",
-        "aarch64-linux-musl",
+        "aarch64-linux-none",
         ("qemu-aarch64-static", "qemu-aarch64"),
     ),
     Target("x86_64 Windows", "x86_64-windows-gnu"),
@@ -74,7 +81,12 @@ def compile_for(target: Target, text: str, folder: Path, *extra: str, openmp: bo
 
 def run(folder: Path, *command: str) -> None:
     """Run zig in a folder; what it says is the error."""
-    environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
+    kept = default_store().folder / ".zig"  # where kernels' builds have what they share, too
+    environment = {
+        **os.environ,
+        "ZIG_LOCAL_CACHE_DIR": str(folder / "zig"),
+        "ZIG_GLOBAL_CACHE_DIR": str(kept),
+    }
     done = subprocess.run(
         [bundled_compiler(), *command],
         cwd=folder,
@@ -113,45 +125,83 @@ typedef __int64 Py_ssize_t;
 """
 
 
-def compile_native(target: Target, folder: Path) -> None:
-    """Compile the native part of a call for a target, against the headers of this Python."""
+NATIVE = {"calls": native._CALLS, "devices": native._DEVICE}
+
+
+def compile_native(target: Target, part: str, folder: Path) -> None:
+    """Compile the native part of a call for a target, against the headers of this Python.
+
+    Args:
+        target: The machine.
+        part: Which of the two halves of ``NATIVE``.
+        folder: Where it is done.
+    """
     here = Path(native.__file__).parent
     include = Path(sysconfig.get_path("include"))
     if "windows" in target.triple:
         include = Path(shutil.copytree(include, folder / "include"))
         (include / "pyconfig.h").write_text(WINDOWS)
     command = ("c++", "-target", target.triple, "-std=c++17", "-O2", "-w", f"-I{include}")
-    for sources in (native._CALLS, native._DEVICE):
-        text = "\n".join((here / name).read_text() for name in sources)
-        (folder / "native.cpp").write_text(text)
-        run(folder, *command, "-c", "native.cpp", "-o", "native.o")
+    text = "\n".join((here / name).read_text() for name in NATIVE[part])
+    (folder / "native.cpp").write_text(text)
+    run(folder, *command, "-c", "native.cpp", "-o", "native.o")
 
 
+# A program that stands alone on Linux' system calls: a C library for another machine would be built
+# first, which takes longer than all golden kernels do. What comes in by its standard input, the
+# buffers with their sizes, goes out in the same form after the call.
 DRIVER = """\
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-extern "C" int ENTRY(PARAMETERS);
-int main(int count, char** given)
+static int64_t system(int64_t number, int64_t a, int64_t b, int64_t c)
 {
-    FILE* file = fopen(given[1], "r+b");
-    if (!file) return 90;
-    int64_t sizes[64];
-    char* at[64];
+    register int64_t x8 asm("x8") = number, x0 asm("x0") = a, x1 asm("x1") = b, x2 asm("x2") = c;
+    asm volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
+    return x0;
+}
+static void end(int64_t code)
+{
+    for (;;) system(94, code, 0, 0);
+}
+// Reads (63) or writes (64) all of it.
+static void move(int64_t number, void* block, int64_t count)
+{
+    for (int64_t done = 0; done < count;) {
+        int64_t now = system(number, number == 64, (int64_t)block + done, count - done);
+        if (now <= 0) end(91);
+        done += now;
+    }
+}
+// What a compiler asks of every C library.
+extern "C" [[gnu::optnone]] void* memset(void* to, int byte, unsigned long count)
+{
+    for (unsigned long i = 0; i < count; ++i) ((char*)to)[i] = (char)byte;
+    return to;
+}
+extern "C" [[gnu::optnone]] void* memcpy(void* to, const void* from, unsigned long count)
+{
+    for (unsigned long i = 0; i < count; ++i) ((char*)to)[i] = ((const char*)from)[i];
+    return to;
+}
+extern "C" int ENTRY(PARAMETERS);
+alignas(64) static char room[ROOM];
+extern "C" void _start()
+{
+    int64_t sizes[BUFFERS];
+    char* at[BUFFERS];
+    char* next = room;
     for (int i = 0; i < BUFFERS; ++i) {
-        if (fread(&sizes[i], 8, 1, file) != 1) return 91;
-        at[i] = (char*)aligned_alloc(64, (sizes[i] + 127) / 64 * 64);
-        if (fread(at[i], 1, sizes[i], file) != (size_t)sizes[i]) return 92;
+        move(63, &sizes[i], 8);
+        at[i] = next;
+        next += (sizes[i] + 127) / 64 * 64;
+        if (next > room + ROOM) end(92);
+        move(63, at[i], sizes[i]);
     }
     int code = ENTRY(ARGUMENTS);
-    rewind(file);
-    for (int i = 0; i < BUFFERS; ++i) {
-        fwrite(&sizes[i], 8, 1, file);
-        fwrite(at[i], 1, sizes[i], file);
-    }
-    return fclose(file) ? 93 : code;
+    for (int i = 0; i < BUFFERS; ++i) move(64, at[i], sizes[i]);
+    end(code);
 }
 """
+ROOM = 16 << 20
 
 
 class Emulated:
@@ -164,12 +214,22 @@ class Emulated:
         parameters = ["void*"] * len(self.order) + ["int64_t"] * (len(sizes) + 1)
         arguments = [f"at[{i}]" for i in range(len(self.order))]
         arguments += [str(size) for size in (*sizes, 1)]
-        text = DRIVER.replace("ENTRY", source.entry).replace("BUFFERS", str(len(self.order)))
+        text = DRIVER.replace("ENTRY", source.entry).replace("ROOM", str(ROOM))
         text = text.replace("PARAMETERS", ", ".join(parameters))
-        (folder / "driver.cpp").write_text(text.replace("ARGUMENTS", ", ".join(arguments)))
-        alone = Target(target.name, target.runs)
+        text = text.replace("ARGUMENTS", ", ".join(arguments))
+        (folder / "driver.cpp").write_text(text.replace("BUFFERS", str(len(self.order))))
+        alone = replace(target, triple=target.runs)
         compile_for(alone, source.text, folder, openmp=False)
-        command = ("cc", "-target", target.runs, "-O1", "-static", "-x", "c++", "driver.cpp")
+        command = (
+            "cc",
+            "-target",
+            target.runs,
+            "-O1",
+            "-static",
+            "-nostdlib",
+            "-fno-stack-protector",
+        )
+        command += ("-fno-sanitize=undefined", "-x", "c++", "driver.cpp")
         run(folder, *command, "-x", "none", "kernel.o", "-o", "program")
 
     def __call__(self, tensors: Mapping[str, torch.Tensor], threads: int = 1) -> int:
@@ -178,17 +238,16 @@ class Emulated:
         data = b"".join(
             size.to_bytes(8, "little") + ctypes.string_at(at, size) for at, size in blocks
         )
-        file = self.folder / "data"
-        file.write_bytes(data)
         assert self.target.emulator is not None
-        command = [self.target.emulator, str(self.folder / "program"), str(file)]
-        code = subprocess.run(command, timeout=300, check=False).returncode
-        data, place = file.read_bytes(), 0
-        for at, size in blocks:
-            place += 8
-            ctypes.memmove(at, data[place : place + size], size)
+        command = [self.target.emulator, str(self.folder / "program")]
+        done = subprocess.run(command, input=data, capture_output=True, timeout=300, check=False)
+        if done.returncode == 0:
+            assert len(done.stdout) == sum(size for _, size in blocks), "it ended too early"
+        place = 0
+        for at, size in blocks if done.returncode == 0 else ():
+            ctypes.memmove(at, done.stdout[place : place + size], size)
             place += size
-        return code
+        return done.returncode
 
 
 def extent(tensor: torch.Tensor) -> int:
@@ -197,3 +256,82 @@ def extent(tensor: torch.Tensor) -> int:
         return 0
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     return (1 + sum((size - 1) * stride for size, stride in steps)) * tensor.element_size()
+
+
+@dataclass
+class Cross:
+    """What became of the golden kernels and the native part on another machine.
+
+    Attributes:
+        built: How many kernels were compiled.
+        right: How many of them ran in an emulator and computed what the reference does.
+        native: Whether the native part was compiled.
+        failed: What went wrong, a line each.
+    """
+
+    built: int = 0
+    right: int = 0
+    native: bool = False
+    failed: tuple[str, ...] = ()
+
+
+def for_target(target: Target, pool: Executor, names: Iterable[str] = CASES) -> Cross:
+    """Compile golden kernels and the native part for a target, run what can be run.
+
+    Args:
+        target: The machine.
+        pool: Where all of it is done.
+        names: Which kernels.
+    """
+    with using(facts_of(target)):  # which no thread of the pool inherits
+        sources = {name: emit(CASES[name]()) for name in names}
+    native_parts = [pool.submit(_apart, part, target, compile_native, part) for part in NATIVE]
+    builds = {n: pool.submit(_apart, n, target, compile_for, s.text) for n, s in sources.items()}
+    runs = {}
+    if target.emulator is not None:
+        runs = {n: pool.submit(_apart, n, target, run_source, n, s) for n, s in sources.items()}
+    found = Cross()
+    for each in builds.values():
+        wrong = each.result()
+        found.built += not wrong
+        found.failed += tuple(wrong)
+    for each in runs.values():
+        wrong = each.result()
+        found.right += not wrong
+        found.failed += tuple(wrong)
+    wrong = [line for each in native_parts for line in each.result()]
+    found.native = not wrong
+    found.failed += tuple(f"the native part: {line}" for line in wrong)
+    return found
+
+
+def _apart(name: str, target: Target, action: Callable[..., object], *given: object) -> list[str]:
+    """Do something for a target in a folder of its own; return what went wrong, in a line."""
+    with tempfile.TemporaryDirectory() as folder:
+        return attempt(name, partial(action, target, *given, Path(folder)))
+
+
+def run_source(target: Target, name: str, source: KernelSource, folder: Path) -> None:
+    """Run a golden kernel in an emulator and compare with the reference interpreter."""
+    case = CASES[name]()
+    bench = bench_of(case)
+    emulated = Emulated(bench, source, target, folder)
+    terms = TERMS.get(name, 0.25)
+    check(bench, filled(case, bench, 0), built=emulated, threads=(1,), terms=terms, context=name)  # type: ignore[arg-type]
+
+
+def facts_of(target: Target) -> MachineFacts:
+    """Return what a target's least processor is."""
+    arm = target.triple.startswith("aarch64")
+    isa = "neon" if arm else "avx2"
+    return replace(this_machine(), isa=isa, native=False, streams=not arm, amd=False)
+
+
+def attempt(name: str, action: Callable[[], object]) -> list[str]:
+    """Do something; return what went wrong, in a line."""
+    try:
+        action()
+    except (AssertionError, OSError, subprocess.SubprocessError, FusecError) as error:
+        lines = [line for line in str(error).splitlines() if "error" in line] or [str(error)]
+        return [f"{name}: {lines[0].strip()[:200]}"]
+    return []

@@ -53,7 +53,7 @@ def main() -> int:
     if "fuzz" in options.tables:
         first, _, last = options.seeds.partition(":")
         seeds = range(int(first), int(last) if last else int(first) + 1)
-        outcomes += run_fuzz(seeds, options.jobs, options.seconds)
+        outcomes += run_fuzz([*seeds] * options.times, options.jobs, options.seconds)
     print(table(outcomes, markdown=options.markdown))
     return int(any(not outcome.good for outcome in outcomes))
 

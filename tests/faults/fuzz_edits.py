@@ -7,6 +7,7 @@ stands for the notebook.  A seed makes its edit again: ``python -m faults fuzz -
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import random
@@ -24,7 +25,7 @@ from faults.notebook import MARK, processes, survey
 from fusec.call import native
 from fusec.kernel import Kernel
 from fusec.verify import sandbox
-from fusec.verify.compare import compare_outputs
+from fusec.verify.compare import compare_outputs, describe
 
 CALLS = 40
 _NUMBER = r"\b\d+(?:\.\d+)?(?:e-?\d+)?f?\b"
@@ -146,22 +147,36 @@ def exactly(name: str, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return _outputs(function(*(g.double() if g.is_floating_point() else g for g in given)))
 
 
-def _is_right(
+def what_is_wrong(
     given: Sequence[torch.Tensor],
     exact: Sequence[torch.Tensor],
     call: Any,
     function: Any,
     generated: Any,
-) -> bool:
-    """Whether a result is eager's, or is off where the generated kernel's is off, too."""
+) -> str:
+    """Return how a result differs from eager's; empty where the generated kernel's does, too."""
     mine, eager = _outputs(call(*given)), _outputs(function(*given))
     names = [str(i) for i in range(len(eager))]
     floats = [e if p.is_floating_point() else None for e, p in zip(exact, eager, strict=True)]
 
-    def right(outputs: Sequence[torch.Tensor]) -> bool:
-        return all(each.ok for each in compare_outputs(names, outputs, eager, floats))
+    def differ(outputs: Sequence[torch.Tensor]) -> list[str]:
+        figures = compare_outputs(names, outputs, eager, floats)
+        return [describe(each) for each in figures if not each.ok]
 
-    return right(mine) or not right(_outputs(generated(*given)))
+    found = differ(mine)
+    return "; ".join(found) if found and not differ(_outputs(generated(*given))) else ""
+
+
+def changed_lines(before: str, after: str) -> list[str]:
+    """Return the lines that an edit took out and put in, each with its sign and its number."""
+    lines = [text.splitlines() for text in (before, after)]
+    found = []
+    matcher = difflib.SequenceMatcher(None, *lines, autojunk=False)
+    for kind, first, last, begin, end in matcher.get_opcodes():
+        if kind != "equal":
+            found += [f"{i + 1} -{lines[0][i].strip()}" for i in range(first, last)]
+            found += [f"{i + 1} +{lines[1][i].strip()}" for i in range(begin, end)]
+    return found
 
 
 class Subject:
@@ -181,13 +196,14 @@ class Subject:
         text = mutated(self.kernel.generated.text, random.Random(seed))
         before, started = survey(), time.monotonic()
         verdict = self.kernel.keep(text)
-        took, wrong = time.monotonic() - started, 0
+        took, wrong = time.monotonic() - started, {}
         if verdict.ok:
             print(json.dumps({"kept": seed}), flush=True)
             for number in range(CALLS):
                 given = _inputs(self.given, number)
                 exact = exactly(self.name, given)
-                wrong += not _is_right(given, exact, self.call, self.function, self.generated)
+                words = what_is_wrong(given, exact, self.call, self.function, self.generated)
+                wrong |= {number: words} if words else {}
             self.kernel.revert()
         after = survey()
         return {
@@ -197,7 +213,10 @@ class Subject:
             "reason": verdict.reason,
             "line": verdict.line,
             "seconds": took,
-            "wrong": wrong,
+            "wrong": len(wrong),
+            # What was found on another machine has to be understood from this alone.
+            "edit": changed_lines(self.kernel.generated.text, text) if wrong else [],
+            "numbers": [f"inputs {number}: {words}" for number, words in wrong.items()],
             "changed": [name for name in before if before[name] != after[name]],
             "processes": len(processes()),
             "same": text == self.kernel.generated.text,

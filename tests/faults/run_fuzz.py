@@ -45,7 +45,7 @@ def run_fuzz(seeds: Sequence[int], jobs: int = 1, seconds: float = 0.0) -> list[
                 said["bad" if words else _kind(found)] += 1
                 if words:
                     bad.append(f"seed {seed}: {words}")
-                    print(f"  BAD {bad[-1]}", file=sys.stderr)
+                    print("\n    ".join([f"  BAD {bad[-1]}", *_details(found)]), file=sys.stderr)
                 if isinstance(found, str):
                     notebook.close()
                     notebook = Notebook(("faults.fuzz_edits",), _PATIENCE)
@@ -70,6 +70,11 @@ def _kind(found: Any) -> str:
 def _bad(found: Any) -> str:
     """Return what is bad about what became of an edit; nothing where it is as it should be."""
     return f"THE NOTEBOOK {found}" if isinstance(found, str) else harm_of(found)
+
+
+def _details(found: Any) -> list[str]:
+    """Return what the edit was, and on which inputs it is off by how much."""
+    return [] if isinstance(found, str) else [*found["edit"], *found["numbers"]]
 
 
 __all__ = ["run_fuzz"]

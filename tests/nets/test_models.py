@@ -18,7 +18,7 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEC_STRICT", "1")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", FAST)
 def test_training_step_equals_eager(name: str, precision: str) -> None:
@@ -28,6 +28,7 @@ def test_training_step_equals_eager(name: str, precision: str) -> None:
     assert found["counts"]["kernels"] > 0
 
 
+@pytest.mark.slow
 def test_selective_scan_forward() -> None:
     found = run_case("mamba", "forward", "float32", backends=("fusec",), timed=False)["fusec"]
     assert found["verdict"] == "ok", found

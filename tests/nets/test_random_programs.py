@@ -30,13 +30,13 @@ def block(number: int, size: int = BLOCK) -> range:
     return range(number * size, (number + 1) * size)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("number", range(12))
 def test_forward(number: int) -> None:
     check([write(seed) for seed in block(number)])
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("number", range(12))
 def test_gradients(number: int) -> None:
     check([write(seed, train=True) for seed in block(number)])

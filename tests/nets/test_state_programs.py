@@ -294,3 +294,21 @@ def test_transforms_within_hooks_are_not_held_against_us() -> None:
     assert _is_right_otherwise(wanted, found, "cpu")
     wrong = run(wanted, lambda f: lambda a: (f(a)[0] * 2,), way=Way(refuses=False))
     assert not _is_right_otherwise(wanted, wrong, "cpu")
+
+
+def test_checkpoints_within_a_mode_may_alone_compute_again() -> None:
+    """TorchDynamo leaves alone what a mode sees, each time that it does; what is compiled keeps."""
+    wanted = program("y = checkpoint(lambda t: m0(t).sin(), a, use_reentrant=False)")
+    made, call, *rest = wanted.calls[0]
+    body = (call, Node("backward(out)"))
+    calls = (
+        (made, Node("with Operators()", body), *rest, Node('note_module("m0", m0)')),
+        (made, *body, *rest, Node('note_module("m0", m0)')),
+    )
+    modules = (Node("m0 = module(Twice(4), 1, torch.float32)"),)
+    wanted = replace(wanted, modules=modules, calls=calls)
+    found = run(wanted, lambda f: f, way=Way(recomputes="within modes"))
+    for way in (Way(), Way(recomputes=False)):
+        plain = run(wanted, lambda f: f, way=way)
+        assert compared(wanted, plain, found, "cpu", way)
+    assert _is_right_otherwise(wanted, found, "cpu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import time
 import traceback
@@ -67,6 +68,8 @@ def prepare(options: argparse.Namespace) -> None:
         torch._dynamo.config.recompile_limit = 64  # each call is in a state of its own
         _make_histories_before_hooks()
         native.types(wait=True)
+        gc.collect()
+        gc.freeze()  # TorchDynamo collects as often as it is reset, torch's own objects too
 
 
 def _make_histories_before_hooks() -> None:

@@ -39,7 +39,10 @@ EXPECTED = (
     "would lose a hook beside a view",
     "would drop requires_grad_()",
     "would let a gradient through",
+    "would miss what flows from one result to another",
     "on more than one stream",
+    "it updates an input that shares memory with another one",
+    "would lose a hook on what a view is returned of",
     "which may refuse it",
 )
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from programs import prelude
 from programs.nodes import StateProgram
 
@@ -17,20 +19,21 @@ class Way:
     """How eager runs a program, where torch leaves that open or a compiler may do otherwise.
 
     Attributes:
-        recomputes: Whether checkpoints compute again what they did not keep.
+        recomputes: Whether checkpoints compute again what they did not keep; or only where a mode
+            sees all operators, of which TorchDynamo leaves alone what runs under it.
         strides: Whether hooks return saved tensors with other strides than they had.
         refuses: Whether transforms refuse to run within hooks of saved tensors.  What is compiled
             has none any more, under AOTAutograd neither, and is what eager does without the hooks.
     """
 
-    recomputes: bool = True
+    recomputes: bool | str = True
     strides: bool = True
     refuses: bool = True
 
     def put(self, space: dict[str, Any]) -> None:
         """Have a program's names do so."""
-        if not self.recomputes:
-            space["checkpoint"] = _once
+        if self.recomputes is not True:
+            space["checkpoint"] = _once_or_within_modes if self.recomputes else _once
         if not self.refuses:
             hooks = _NoHooks()
             space["saved"], space["state"] = hooks.saved, hooks.state
@@ -42,11 +45,11 @@ class Way:
         """Return the other ways that make a difference to a program, those nearest first."""
         text = program.source
         choices = (
-            (True, False) if "checkpoint(" in text else (True,),
+            _checkpoints(text),
             (True, False) if 'saved("' in text else (True,),
             (True, False) if 'saved("' in text and "torch.func." in text else (True,),
         )
-        chosen = sorted(itertools.product(*choices), key=lambda each: -sum(each))
+        chosen = sorted(itertools.product(*choices), key=lambda each: -sum(map(bool, each)))
         return [Way(*each) for each in chosen[1:]]
 
 
@@ -71,6 +74,18 @@ class _NoHooks:
         hooks = ("hooks", self.depth > 0)
         found = prelude.state()
         return tuple(hooks if each == ("hooks", False) else each for each in found)
+
+
+def _checkpoints(text: str) -> tuple[bool | str, ...]:
+    if "checkpoint(" not in text:
+        return (True,)
+    return (True, False, "within modes") if "Operators()" in text else (True, False)
+
+
+def _once_or_within_modes(function: Callable[..., Any], *given: Any, use_reentrant: bool) -> Any:
+    if torch._C._len_torch_dispatch_stack():
+        return prelude.checkpoint(function, *given, use_reentrant=use_reentrant)
+    return function(*given)
 
 
 def _once(function: Callable[..., Any], *given: Any, use_reentrant: bool) -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import torch
 
@@ -12,6 +10,7 @@ from fusec.ir.index import Expr, Symbol
 from fusec.kernel import Kernel
 from fusec.kernel_source import Argument, KernelSource, Signature
 from support import handwritten_kernels as vk
+from support import nursery
 
 BLOCKED = """\
 import sys
@@ -25,16 +24,13 @@ sys.path.insert(0, {folder!r})
 
 
 def python(code, folder, *arguments):
-    """Run code where there is no fuselab."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "FUSEC"))}
-    return subprocess.run(
-        [sys.executable, "-P", "-c", BLOCKED.format(folder=str(folder)) + code, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment,
-        timeout=100,
-        check=False,
+    """Run code where there is no fuselab, in a process of its own."""
+    return nursery.run(
+        BLOCKED.format(folder=str(folder)) + code,
+        arguments,
+        folder=folder,
+        environment={k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "FUSEC"))},
+        modules="torch torch._dynamo torch.testing._internal.optests",
     )
 
 

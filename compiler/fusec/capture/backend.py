@@ -13,6 +13,7 @@ from torch._guards import TracingContext
 
 from fusec.call import native
 from fusec.capture import aot, cache_artifacts, whole_calls
+from fusec.capture.attention_numbers import install as install_numbers
 from fusec.capture.device_guard import keep_device_guard
 from fusec.capture.eager_reasons import GraphCall, reason_after, reason_before, reason_of_failure
 from fusec.capture.fast_path.direct import (
@@ -49,6 +50,7 @@ fx.node.has_side_effect(torch.ops.aten._assert_async.default)
 fx.node.has_side_effect(torch.ops.aten._linalg_check_errors.default)
 cache_artifacts.install()
 install_effects()
+install_numbers()
 whole_calls.install()  # before anything is captured: this module is what names the backend
 keep_device_guard()
 

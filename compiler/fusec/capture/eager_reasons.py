@@ -15,6 +15,7 @@ from typing import Any
 from torch import fx
 
 from fusec.capture.graph_inputs import has_gaps, needs_eager
+from fusec.capture.inner_gradients import misses_gradients
 from fusec.capture.number_restarts import LOSES_UPDATES, Restart, loses_updates
 from fusec.capture.result_modes import (
     drops_leaves,
@@ -35,6 +36,8 @@ _BASE = (
     "it returns an input that shares memory with another one and is updated, "
     "for which AOTAutograd would return what both are views of"
 )
+
+_LEAVES = "it updates an input that shares memory with another one, and gradients flow to one alone"
 
 
 def strict() -> bool:
@@ -62,6 +65,7 @@ _BEFORE: tuple[tuple[str, Callable[[GraphCall], str]], ...] = (
     ("it runs in eager", lambda graph: needs_eager(graph.module, graph.inputs)),
     ("it runs in eager", lambda graph: mixes_modes(graph.module, graph.records)),
     ("it runs in eager", lambda graph: loses_hooks(graph.module, graph.records)),
+    ("it runs in eager", lambda graph: misses_gradients(graph.module)),
     ("it runs in eager", lambda graph: drops_leaves(graph.module)),
     ("it runs in eager", lambda graph: lets_gradients_through(graph.module)),
     ("it runs in eager", lambda graph: left_to_eager(graph.module)),
@@ -102,6 +106,8 @@ def reason_of_failure(graph: GraphCall, error: BaseException) -> str:
     """Return why a graph runs in eager of which tracing failed; an empty string: it is raised."""
     if isinstance(error, Restart) and loses_updates(graph.module):
         return f"it runs in eager: {LOSES_UPDATES}"
+    if "any_leaf=" in str(error):
+        return f"it runs in eager: {_LEAVES}"
     if is_untraceable(error) and not strict():
         if "set_ on a graph input" in str(error):
             return f"it runs in eager: {_DATA}"

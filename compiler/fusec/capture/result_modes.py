@@ -98,7 +98,7 @@ def result_modes(module: fx.GraphModule, records: bool) -> ResultModes:
         module: As TorchDynamo hands it over.
         records: Whether autograd is on where it is called, which is guarded.
     """
-    results = _results(module)
+    results = results_of(module)
     inference = _made_in_inference_mode(module, records)
     made = [i for i, value in results.items() if _storage(value) in inference]
     recorded = not records and any(map(_has_history, results.values()))
@@ -152,11 +152,19 @@ def loses_hooks(module: fx.GraphModule, records: bool) -> str:
     """Return why a captured graph has to run in eager for the hooks that it puts on values.
 
     Before ``register_hook`` was an operator, TorchDynamo made a function of autograd's of a hook;
-    beside a view without a history of the same value, AOTAutograd drops that function.
+    beside a view without a history of the same value, AOTAutograd drops that function.  Views that
+    are returned it makes anew of what they are views of: beside the hook, whatever that is on.
     """
-    hooks = any("autograd_function_apply" in str(n.target) for n in module.graph.nodes)
-    if hooks and records and result_modes(module, records).unrecorded:
+    hooks = [n for n in module.graph.nodes if any(name in str(n.target) for name in _HOOKS)]
+    hooks = [n for n in hooks if n.op == "call_function"]
+    if not hooks:
+        return ""
+    if records and result_modes(module, records).unrecorded:
         return "AOTAutograd would lose a hook beside a view without a history"
+    hooked = {_storage(v) for n in hooks for each in n.all_input_nodes for v in _tensors(each)}
+    views = [v for v in results_of(module).values() if v.requires_grad and v._is_view()]
+    if any(_storage(view) in hooked for view in views):
+        return "AOTAutograd would lose a hook on what a view is returned of"
     return ""
 
 
@@ -194,7 +202,7 @@ def lets_gradients_through(module: fx.GraphModule) -> str:
     """
     made = [v for n in module.graph.nodes if n.op != "placeholder" for v in _tensors(n)]
     if any(v._is_view() and v.requires_grad and not _has_history(v) for v in made):
-        results = [v for v in _results(module).values() if v._is_view() and _has_history(v)]
+        results = [v for v in results_of(module).values() if v._is_view() and _has_history(v)]
         if not all(_reaches_a_leaf(each) for each in results):
             return "AOTAutograd would let a gradient through a view without a history"
     return ""
@@ -245,7 +253,7 @@ def _views_with_hooks(module: fx.GraphModule, records: bool) -> set[int]:
     }
 
 
-def _results(module: fx.GraphModule) -> dict[int, torch.Tensor]:
+def results_of(module: fx.GraphModule) -> dict[int, torch.Tensor]:
     """Return the results that are plain tensors, as fake ones, but for inputs."""
     (output,) = module.graph.find_nodes(op="output")
     values = output.args[0] if isinstance(output.args[0], (tuple, list)) else ()
@@ -297,6 +305,8 @@ def _is_lost(value: torch.Tensor, bases: set[int]) -> bool:
     )
 
 
+# What TorchDynamo makes of a hook that is put on a value.
+_HOOKS = ("autograd_function_apply", "register_hook")
 # Whether a tensor has a history; None where torch fails to say.  It is asked once: an assertion
 # that fails takes it away.
 _HISTORIES = WeakTensorKeyDictionary()
@@ -367,4 +377,5 @@ __all__ = [
     "loses_hooks",
     "mixes_modes",
     "result_modes",
+    "results_of",
 ]

@@ -11,7 +11,8 @@ After ``y.t_()`` it goes on with the shape and the strides that ``y`` had before
 wrong, and whatever was made of it.  They are looked up again.
 
 Before ``register_hook`` was an operator, a hook put under ``no_grad`` on a value that is made
-within the graph was forgotten: gradients are recorded while it makes something of the hook.
+within the graph was forgotten: gradients are recorded while it makes something of the hook.  A hook
+on an input by another name, as ``x.float()`` of a float is one, is put on the input.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ def install() -> None:
             setattr(TensorVariable, f"method_{name}", _unless_integers(method, 2))
     handles: Any = TensorVariable.call_method
     TensorVariable.call_method = _and_looks_again(handles)  # type: ignore[method-assign]
+    puts_on: Any = TensorVariable._method_register_hook
     if importlib.util.find_spec("torch._higher_order_ops.register_hook") is None:
-        puts_on: Any = TensorVariable._method_register_hook
-        TensorVariable._method_register_hook = _recorded(puts_on)  # type: ignore[method-assign]
+        puts_on = _recorded(puts_on)
+    TensorVariable._method_register_hook = _on_the_input(puts_on)  # type: ignore[method-assign]
 
 
 def _and_looks_again(call_method: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,6 +76,23 @@ def _recorded(register_hook: Callable[..., Any]) -> Callable[..., Any]:
         # what it makes of the hook stands right behind the value, where gradients are recorded
         with torch.inference_mode(False), torch.enable_grad():
             return register_hook(self, *args, **kwargs)
+
+    return handle
+
+
+def _on_the_input(register_hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return TorchDynamo's handler of hooks, which knows an input by another name."""
+
+    @functools.wraps(register_hook)
+    def handle(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self.source:
+            value = self.as_proxy().node.meta.get("example_value")
+            for each in tx.output.input_source_to_var.values():
+                given = getattr(each, "proxy", None)
+                known = given is not None and given.node.meta.get("example_value") is value
+                if known and value is not None and each.source:
+                    return register_hook(each, tx, *args, **kwargs)
+        return register_hook(self, tx, *args, **kwargs)
 
     return handle
 

@@ -38,6 +38,7 @@ from fusec.graph.refusals.classes import check_classes
 from fusec.graph.refusals.sizes import keep_promised_sizes
 from fusec.graph.simplify.attention_blocks import drop_block_lists
 from fusec.graph.simplify.attention_masks import simplify_attention_masks
+from fusec.graph.simplify.attention_numbers import numbers_to_device
 from fusec.graph.simplify.cse import merge_common
 from fusec.graph.simplify.extremes import compute_compared_once
 from fusec.graph.simplify.gaps import view_what_has_gaps
@@ -308,6 +309,12 @@ PASSES: tuple[Pass, ...] = (
         lambda s: drop_block_lists(s.module),
         _FUNCTIONAL,
         "attention without a block mask makes no lists of blocks, and saves none",
+    ),
+    Pass(
+        "attention_numbers",
+        lambda s: numbers_to_device(s.module),
+        _FUNCTIONAL,
+        "a number that attention's function captures is read by the kernel, not by the host",
     ),
     Pass(
         "dead_code",

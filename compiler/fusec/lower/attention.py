@@ -31,10 +31,9 @@ from fusec.lower.block_masks import BlockMask
 from fusec.lower.higher_order import Subgraph
 from fusec.lower.matmul import PRODUCT_DTYPES, float32_precision
 from fusec.lower.registry import register
+from fusec.lower.score_functions import Elements, call, number_of, scalar
 from fusec.lower.sizes import specialize
 from fusec.lower.values import (
-    Element,
-    GraphNotLowered,
     Lowering,
     NotLowered,
     TensorValue,
@@ -44,34 +43,6 @@ HIGHER = torch.ops.higher_order
 LOG2E = math.log2(math.e)
 F32 = torch.float32
 MASK_PARTS = 10  # of a block mask's tuple at least: lengths, lists, sizes of blocks, the function
-
-
-class Elements(Lowering):
-    """Lowers a function of single elements: what it computes is a value, and no step."""
-
-    def pointwise(self, element: Element, number: int = 0) -> TensorValue:
-        """Return a computed value; see ``Lowering.pointwise``."""
-        meta = self.meta(number)
-        if meta.shape:
-            return self.lazy(lambda index: self.round(element(index), meta.dtype), meta)
-        node = self.round(element(()), meta.dtype)
-        return self.lazy(lambda index: node, meta)
-
-    def emit(self, body: Body) -> None:
-        """Refuse a computation of its own.
-
-        Raises:
-            NotLowered: Always.
-        """
-        raise NotLowered(f"a function of scores calls {self.label}")
-
-    def extern(self, *args: object, **kwargs: object) -> tuple[TensorValue | None, ...]:
-        """Refuse a call.
-
-        Raises:
-            NotLowered: Always.
-        """
-        raise NotLowered(f"a function of scores calls {self.label}")
 
 
 @dataclass(frozen=True)
@@ -340,39 +311,12 @@ def listed(loops: AttentionLoops, mask: BlockMask, lists: tuple[TensorValue, Ten
     return reduce("any", ops.binary("logical_and", there, same), (loops.block,), torch.bool)
 
 
-def scalar(lowering: Lowering, node: Node, dtype: torch.dtype, device: torch.device) -> TensorValue:
-    """Return a float32 value as the 0-d tensor of ``dtype`` that a function was traced with."""
-    rounded = ops.cast(node, dtype, implicit=True)
-    return TensorValue((), dtype, device, lambda index: rounded)
-
-
 def positions(lowering: Lowering, loops: AttentionLoops, device: torch.device) -> list[TensorValue]:
     """Return batch, head, query and key as the integers that a function is given."""
     found = []
     for axis in (loops.batch, loops.head, loops.query, loops.key):
-        found.append(_number_of(index_value(at(axis), torch.int32), device))
+        found.append(number_of(index_value(at(axis), torch.int32), device))
     return found
-
-
-def _number_of(node: Node, device: torch.device) -> TensorValue:
-    return TensorValue((), node.dtype, device, lambda index: node)
-
-
-def call(lowering: Lowering, function: Subgraph, values: Sequence[object]) -> Node:
-    """Return what a function of elements gives: its only result, as it is computed."""
-    (result,) = call_all(lowering, function, values)
-    if not isinstance(result, TensorValue):
-        raise NotLowered("a function of scores does not give a tensor")
-    return result.compute(())
-
-
-def call_all(lowering: Lowering, function: Subgraph, values: Sequence[object]) -> list[object]:
-    """Return all that a traced function gives."""
-    assert lowering.inline is not None
-    try:
-        return lowering.inline(function.module, values, Elements)
-    except GraphNotLowered as reason:
-        raise NotLowered(str(reason)) from None
 
 
 __all__ = ["Elements", "flex_attention"]

@@ -14,7 +14,14 @@ from fusec.ir.checks import CheckKind
 from fusec.ir.index import Expr
 from fusec.ir.node import Const, Node
 from fusec.lower.registry import Lowering
-from fusec.lower.values import SUPPORTED_DTYPES, Index, NotLowered, TensorValue, broadcast_index
+from fusec.lower.values import (
+    SUPPORTED_DTYPES,
+    Index,
+    NotLowered,
+    NumberValue,
+    TensorValue,
+    broadcast_index,
+)
 
 Operand = TensorValue | Expr | int | float | bool
 
@@ -35,7 +42,9 @@ def promoted(
         return ops.compute_dtype(tensors[0].dtype), tensors[0].dtype
     stand_ins: list[object] = []
     for operand in operands:
-        if isinstance(operand, TensorValue):
+        if isinstance(operand, NumberValue):
+            stand_ins.append(1.0)
+        elif isinstance(operand, TensorValue):
             shape = (1,) * operand.ndim
             stand_ins.append(torch.empty(shape, dtype=operand.dtype, device="meta"))
         elif isinstance(operand, Expr):

@@ -12,13 +12,15 @@ from fusec.ir.node import Node
 from fusec.ir.program import ExternKind
 from fusec.lower.numbers import require_fitting
 from fusec.lower.registry import Lowering, aten, register
-from fusec.lower.values import Index, NotLowered, TensorValue
+from fusec.lower.values import Index, NotLowered, NumberValue, TensorValue
 
 
 def _filled(lowering: Lowering, fill: object) -> TensorValue:
     dtype = lowering.meta().dtype
     if isinstance(fill, Expr):
         return lowering.lazy(lambda index: ops.cast(ops.index_value(fill, torch.int64), dtype))
+    if isinstance(fill, NumberValue):
+        return lowering.lazy(lambda index: ops.cast(fill.at(()), dtype))
     if not isinstance(fill, (int, float)):
         raise NotLowered(f"a tensor filled with {type(fill).__name__}")
     require_fitting(dtype, fill)

@@ -62,8 +62,11 @@ class HigherOrderCall:
             results = self.target(*args, **kwargs)
         flat = tree_leaves(results)
         given = {_memory(v) for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)}
-        made = []
+        made: list[Any] = []
         for result, strides in zip(flat, self.strides, strict=True):
+            if result is None:  # a gradient that tracing took for one, and nobody has
+                made.append(None)
+                continue
             laid_out = result if strides is None else _laid_out(result, strides, given)
             if strides is not None:
                 given.add(_memory(laid_out))

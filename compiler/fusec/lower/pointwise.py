@@ -13,6 +13,7 @@ from fusec.lower.activations import bool_result
 from fusec.lower.elementwise import (
     Operand,
     convert,
+    element,
     map_elements,
     nonzero,
     promoted,
@@ -20,7 +21,7 @@ from fusec.lower.elementwise import (
 )
 from fusec.lower.numbers import require_fitting
 from fusec.lower.registry import Lowering, aten, register
-from fusec.lower.values import NotLowered, TensorValue, broadcast_index
+from fusec.lower.values import NotLowered, NumberValue, TensorValue, broadcast_index
 
 
 def _register_unary(name: str, kind: PROMOTION, *targets: object) -> None:
@@ -82,6 +83,8 @@ def _scaled(y: Node, alpha: object) -> Node:
     if isinstance(alpha, Expr):
         factor = ops.cast(ops.index_value(alpha, torch.int64), y.dtype)
         return ops.binary("mul", y, factor)
+    if isinstance(alpha, NumberValue):
+        return ops.binary("mul", y, ops.cast(alpha.at(()), y.dtype))
     assert isinstance(alpha, (int, float))
     return ops.binary("mul", y, ops.const(alpha, y.dtype))
 
@@ -278,13 +281,15 @@ def float_binary(lowering: Lowering, x: Operand, y: Operand) -> TensorValue:
 
 
 @register(aten.clone, aten.lift_fresh_copy, aten.copy, aten._to_copy, aten.to)
-def copy(lowering: Lowering, x: TensorValue, *args: object, **kwargs: object) -> TensorValue:
+def copy(lowering: Lowering, x: Operand, *args: object, **kwargs: object) -> TensorValue:
     """Return a copy, in the result's dtype and layout."""
     if lowering.label == "copy":  # copy(destination, source): the source's values
         source = args[0]
         assert isinstance(source, TensorValue)
         x = source
     meta = lowering.meta()
+    if not isinstance(x, TensorValue):  # of a number
+        return lowering.lazy(lambda index: element(x, (), meta.dtype))
     if lowering.label == "lift_fresh_copy" and x.is_number:
         return lowering.lazy(lambda index: x.at(()))
     if meta.device != x.device and not x.is_number:

@@ -134,6 +134,11 @@ class _Driver:
         target = node.target
         value = node.meta.get("val")
         if isinstance(value, (torch.SymBool, torch.SymFloat, bool, float)):
+            given = [self.values[a] if isinstance(a, fx.Node) else a for a in node.args]
+            number = self.lowering.number(target, given)
+            if number is not None:
+                self.values[node] = number
+                return
             if isinstance(target, torch._ops.OpOverload):
                 raise GraphNotLowered(f"{target} gives a Python value")
             self.values[node] = value  # used, if at all, by a call that takes a number
@@ -214,9 +219,10 @@ class _Driver:
             asked: Whether the user called it, rather than a decomposition.
         """
         lowering = self.lowering
-        rule = find_rule(target)
         before = (len(lowering.steps), dict(lowering.buffers))
+        rule = find_rule(target)
         try:
+            rule = lowering.own_rule(target, args) or rule
             if rule is None:
                 raise NotLowered(f"{label_of(target)} runs as ATen's own kernel")
             if asked:

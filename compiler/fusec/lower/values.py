@@ -97,6 +97,11 @@ class TensorValue:
 
 
 @dataclass(frozen=True)
+class NumberValue(TensorValue):
+    """A Python number that is read when a kernel runs: a float64 that gives way to other types."""
+
+
+@dataclass(frozen=True)
 class ResultMeta:
     """What torch's fake tensors say an operator's result looks like.
 
@@ -188,6 +193,14 @@ class Lowering:
     less: Callable[[Expr, Expr], bool] | None = None
 
     # -- making values ----------------------------------------------------------------------
+
+    def number(self, target: object, args: Sequence[object]) -> NumberValue | None:
+        """Return a Python number that a call gives, where it may be known only in the kernel."""
+        return None
+
+    def own_rule(self, target: object, args: Sequence[object]) -> Callable[..., object] | None:
+        """Return what lowers a call here, where that is not the rule that all graphs have."""
+        return None
 
     def counted(self, at: Expr, size: Expr) -> Expr:
         """Return a position counted from the start, where Python would count it from the end.
@@ -421,6 +434,7 @@ __all__ = [
     "Index",
     "Lowering",
     "NotLowered",
+    "NumberValue",
     "ResultMeta",
     "Shape",
     "Symbol",

@@ -136,6 +136,8 @@ class Target(ABC):
             refused. It may have ``announce``, which takes a ``Tell`` and says ``compile`` and
             ``run`` to it.
         worker_imports: What that process should import before it is forked, to interpret.
+        rehearsal_imports: What it should import beside these before a file runs for the first time
+            whose Python, what starts the kernels, is not the generated text's.
         threads: Whether a kernel computes on several threads of the CPU.
         export: How a kernel becomes a Python file that runs alone.
         gpu_model: Whether the compiled kernel says what a model of the GPU needs to know of it.
@@ -156,6 +158,7 @@ class Target(ABC):
     artifacts: ClassVar[Mapping[str, str]] = {}
     worker: ClassVar[str]
     worker_imports: ClassVar[tuple[str, ...]] = ()
+    rehearsal_imports: ClassVar[tuple[str, ...]] = ()
     threads: ClassVar[bool] = False
     export: ClassVar[ExportWords]
     gpu_model: ClassVar[bool] = False

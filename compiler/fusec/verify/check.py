@@ -50,7 +50,7 @@ __all__ = ["KINDS", "Case", "check_graph", "check_kernel"]
 KINDS: tuple[Kind, ...] = (
     *("similar", "adversarial", "nonfinite", "magnitudes"),
     *("negative", "positive", "zeros", "ones", "layers", "whole", "padding", "sparse", "unit"),
-    *("small", "tiny", "far", "nan", "one nan"),
+    *("ordinary", "wide", "every power", "small", "tiny", "far", "nan", "one nan"),
     *PATTERNS,
 )
 
@@ -308,7 +308,8 @@ def _refuse(found: Finding | None) -> None:
 
 def _rehearse(target: PythonTarget, kernel: Kernel, text: str, case: Case) -> None:
     try:
-        _refuse(rehearse(target, text, kernel.generated.entry, kernel.signature, case))
+        source = kernel.generated
+        _refuse(rehearse(target, text, source.text, source.entry, kernel.signature, case))
     except FusecError as error:
         raise Refused(_not_built(error)) from None
 

@@ -32,6 +32,9 @@ Simple = Literal[
     "padding",
     "sparse",
     "unit",
+    "ordinary",
+    "wide",
+    "every power",
     "small",
     "tiny",
     "far",
@@ -56,9 +59,13 @@ _FEW_ROWS = 4
 
 # How many elements of a sparse tensor are not zero.
 _SHARE_NONZERO = 0.05
+# How far random values spread that people try things with, and those of layers that have grown.
+_SPREADS = {"ordinary": 1.0, "wide": 8.0}
 # By which powers of two values are smaller, and how many times their spread they are off zero.
 _POWERS = {"small": 20, "tiny": 60}
 _FAR = 64.0
+# How many times as far as a normal distribution, or as little, usual data spread.
+_USUAL = 8.0
 
 _PERIOD = 1_000_003
 # A millionth to a million, in powers of two.
@@ -89,11 +96,14 @@ def fresh_inputs(
             others, where that may be: a maximum that begins with zero is right on all the rest.
             ``layers`` are weights of ones and biases of zeros, ``whole`` counts, ``sparse`` is
             mostly zero and ``padding`` nothing else but for weights, ``unit`` lies between 0 and 1,
-            ``small`` and ``tiny`` near zero and ``far`` far from it; ``one nan`` stands first in
-            the largest tensor.  ``named`` has ``numbers`` first, last and in between, ``named
-            data`` all but in the weights, where products of them would widen what is allowed,
-            ``named inside`` the first of them everywhere but first and last, ``named weights`` in
-            the weights alone.  Others are patterns: see ``patterns``.
+            ``ordinary`` data are drawn from a normal distribution and ``wide`` ones from one eight
+            times as wide, whatever the originals' spread; ``every power`` has as many of each power
+            of two as of any other, down to the least that the dtype has; ``small`` and ``tiny``
+            near zero and ``far`` far from it; ``one nan`` stands first in the largest tensor.
+            ``named`` has ``numbers`` first, last and in between, ``named data`` all but in the
+            weights, where products of them would widen what is allowed, ``named inside`` the first
+            of them everywhere but first and last, ``named weights`` in the weights alone. Others
+            are patterns: see ``patterns``.
         seed: For tests; a secret one by default.
         numbers: What ``named`` is to have.
     """
@@ -110,6 +120,14 @@ def fresh_inputs(
         seen += parameter
         made.append(fresh_like(tensor, generator, way))
     return made
+
+
+def are_ordinary(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether the data among some tensors, which are the largest, spread about as people's do."""
+    largest = max((tensor.numel() for tensor in tensors), default=0)
+    data = [t for t in tensors if t.is_floating_point() and t.numel() == largest]
+    spreads = [_character(tensor)[3] for tensor in data if tensor.numel()]
+    return all(1 / _USUAL <= spread <= _USUAL for spread in spreads)
 
 
 @dataclass(frozen=True)
@@ -209,7 +227,7 @@ def _floats(original: torch.Tensor, generator: torch.Generator, way: _Way) -> to
         )
         values = within(values, original.dtype)
     elif kind != "similar":
-        values = _simple(values, original.dtype, generator, way, (low, mean, spread))
+        values = _simple(values, original.dtype, generator, way, (low, high, mean, spread))
     values = values.to(original.dtype if original.dtype.itemsize > 1 else torch.float32)
     return values.repeat(-(-count // drawn))[:count].reshape(original.shape)
 
@@ -219,10 +237,10 @@ def _simple(
     dtype: torch.dtype,
     generator: torch.Generator,
     way: _Way,
-    character: tuple[float, float, float],
+    character: tuple[float, float, float, float],
 ) -> torch.Tensor:
     """Return values as people's tensors have them, and few draws do."""
-    low, mean, spread = character
+    low, high, mean, spread = character
     kind, count = way.kind, values.numel()
     if kind == "named" or (kind == "named data" and way.parameter is None):
         wanted = torch.tensor(way.numbers, dtype=torch.float64)
@@ -252,11 +270,17 @@ def _simple(
         return torch.zeros_like(values)
     elif kind == "unit":
         return torch.rand(count, generator=generator, dtype=torch.float64)
+    elif kind in _SPREADS and way.parameter is None:
+        values = torch.randn(count, generator=generator, dtype=torch.float64) * _SPREADS[kind]
+        return values.abs() if low >= 0 else values
+    elif kind == "every power" and way.parameter is None:
+        return _of_every_power(values, dtype, generator, within_one=low >= -1 and high <= 1)
     elif kind in ("small", "tiny"):
-        power = _POWERS[kind]
-        # so that a product of two of them is one that the type has
-        least = int(-math.log2(torch.finfo(dtype).smallest_normal)) // 2 - 1
-        return torch.ldexp(values, torch.tensor(-min(power, least)))
+        normal = int(-math.log2(torch.finfo(dtype).smallest_normal))
+        # A product of two small ones is one that the type has; about half of the tiny ones may
+        # have fewer bits than others, which halves have from 6e-5 on.
+        least = normal // 2 - 1 if kind == "small" else normal
+        return torch.ldexp(values, torch.tensor(-min(_POWERS[kind], least)))
     elif kind == "far":
         values = values + _FAR * max(spread, abs(mean)) * (-1 if mean < -spread else 1)
         return values.round() if way.parameter is None else values  # as images are
@@ -314,6 +338,22 @@ def _scaled(values: torch.Tensor, dtype: torch.dtype, generator: torch.Generator
     scaled = torch.ldexp(values, powers)
     limit = 2.0 ** (most / 2)
     return scaled.clamp(-limit, limit)
+
+
+def _of_every_power(
+    values: torch.Tensor, dtype: torch.dtype, generator: torch.Generator, *, within_one: bool
+) -> torch.Tensor:
+    """Return values that are drawn of each power of two alike; signs stay.
+
+    What a function's branch decides on may be a single power, such as where it takes x for tanh(x).
+    Squares of the largest are numbers still.
+    """
+    info = torch.finfo(dtype)
+    least = int(math.log2(info.smallest_normal) + math.log2(info.eps))
+    most = 0 if within_one else int(math.log2(info.max)) // 2
+    powers = torch.randint(least, most, values.shape, generator=generator)
+    parts = 1 + torch.rand(values.shape, generator=generator, dtype=torch.float64)
+    return torch.ldexp(parts, powers).copysign(values)
 
 
 def _integers(original: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

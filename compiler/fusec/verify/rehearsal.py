@@ -8,6 +8,7 @@ the notebook has seen it come to its end.
 
 from __future__ import annotations
 
+import ast
 import json
 from typing import Any
 
@@ -35,13 +36,19 @@ _THREADS = 64
 
 
 def rehearse(
-    target: PythonTarget, text: str, entry: str, signature: Signature, case: Case
+    target: PythonTarget,
+    text: str,
+    generated: str,
+    entry: str,
+    signature: Signature,
+    case: Case,
 ) -> Finding | None:
     """Run a text's own Python in a worker; return what is wrong with it, None if nothing is.
 
     Args:
         target: Whose text it is.
         text: The whole kernel file.
+        generated: The generated one.
         entry: The function that starts its kernels.
         signature: What that takes.
         case: Tensors and sizes as it is called with; their values do not matter.
@@ -65,7 +72,7 @@ def rehearse(
     with CaseLayout((), [], runs=0).files(json.dumps(body).encode()) as (data, results, place):
         request: Message = {
             "do": "run",
-            "modules": list(target.worker_imports),
+            "modules": _imports(target, text, generated),
             "timeout": _BUSY * SECONDS + _LATER,
             "step": _BUSY * SECONDS + _LATER,
             "body": place,
@@ -81,6 +88,43 @@ def rehearse(
             found = [Diagnostic(**diagnostic) for diagnostic in said["diagnostics"]]
             raise CompileError(found, said["output"])
     return words.finding(reply, signature, case.shapes)
+
+
+def _imports(target: PythonTarget, text: str, generated: str) -> list[str]:
+    """Return what the worker imports: more where somebody has changed what starts the kernels."""
+    more = () if _own_python(text) == _own_python(generated) else target.rehearsal_imports
+    return [*target.worker_imports, *more]
+
+
+def _own_python(text: str) -> list[str] | None:
+    """Return what of a file its compiler does not see, less words and numbers with a name.
+
+    None where it is no Python.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    statements = [each for each in tree.body if not (_is_compiled(each) or _is_number(each))]
+    for node in ast.walk(ast.Module(statements, [])):
+        if isinstance(node, ast.FunctionDef):
+            node.body = [each for each in node.body if not _is_said(each)]
+    return [ast.dump(each) for each in statements if not _is_said(each)]
+
+
+def _is_compiled(node: ast.stmt) -> bool:
+    return isinstance(node, ast.FunctionDef) and any(
+        isinstance(each, ast.Attribute) and each.attr == "jit" for each in node.decorator_list
+    )
+
+
+def _is_said(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_number(node: ast.stmt) -> bool:
+    value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, int | float)
 
 
 def _properties() -> dict[str, Any] | None:

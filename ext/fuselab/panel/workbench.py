@@ -9,6 +9,7 @@ from typing import Any, cast
 import ipywidgets as widgets
 
 from fuselab.display import noise, words
+from fuselab.panel import instead
 from fuselab.panel.context import Bench, CellFacts, PanelCell
 from fuselab.panel.tabs import TABS
 from fuselab.panel.tabs.kernels import KernelsTab
@@ -114,6 +115,9 @@ class Workbench(widgets.VBox):
         data = static[0] if isinstance(static, tuple) else static
         return bundle | {form: data[form] for form in STATIC_FORMS if form in data}
 
+    def _ipython_display_(self) -> None:
+        instead.show(self._repr_mimebundle_())
+
     def live(self, **kwargs: Any) -> dict[str, Any]:
         """Return the live view alone, up to date."""
         self.bench.look()
@@ -206,6 +210,9 @@ class BelowResult:
         text = f"{name}: the workbench is live in a notebook whose kernel runs; the result is above"
         html = f"<div style='background:#fff;color:#5a5a5a;padding:2px 12px'>{escape(text)}</div>"
         return self.panel.live(**kwargs) | {"text/plain": text, "text/html": html}
+
+    def _ipython_display_(self) -> None:
+        instead.show(self._repr_mimebundle_())
 
 
 def head_line(name: str, facts: CellFacts) -> str:

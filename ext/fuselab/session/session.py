@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fusec import warm
 from fusec.cache import CacheStore
 from fusec.tuning_report import TuningRun
 from fuselab.cell.plan import CellPlan, plan_cell
@@ -168,6 +169,7 @@ class Session(KernelEdits):
             )
 
         plan = plan_with(frozenset())
+        warm.start_interpreter(options.target)
         # What is compiled later follows the schedule that the panel has put in use by then.
         rules = {"apart": options.apart, "together": options.together}
         program = CellProgram(plan, self.namespace, self._compile_with(options, rules))

@@ -21,13 +21,15 @@ from fusec.ahead.places import RELATION_NAMES, relation_code
 from fusec.cache import default_store
 from fusec.compiled.references import NotKept, reference, resolve
 from fusec.machine import GpuFacts
-from support.processes import run_python
+from support import native_parts
+from support.processes import run_compiler
 
 SCALE = 2.0
 
 
 @pytest.fixture(autouse=True)
 def store(tmp_path, monkeypatch):
+    native_parts.copy(default_store().folder, tmp_path / "cache")  # for other processes
     monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path / "cache"))
     torch._dynamo.reset()
     return default_store()
@@ -541,7 +543,7 @@ def test_a_second_process_captures_nothing(tmp_path, monkeypatch):
     with torch.no_grad():
         assert fusec.precompile(small_model.Model().eval(), [(torch.ones(3, 8),)]).complete
     monkeypatch.delitem(sys.modules, "small_model")
-    assert run_python(SECOND.format(folder=str(tmp_path))).strip().endswith("True")
+    assert run_compiler(SECOND.format(folder=str(tmp_path))).strip().endswith("True")
 
 
 # -- calls that record for autograd -----------------------------------------------------------

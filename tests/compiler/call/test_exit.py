@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fusec.toolchain.compiler import find_compiler
+from support import nursery
 
 PROGRAM = """
 import torch, fusec, time
@@ -36,14 +35,12 @@ def test_exit_waits_for_no_build(tmp_path: Path) -> None:
     compiler = tmp_path / "g++"
     compiler.write_text(COMPILER.format(compiler=found.path, begun=begun))
     compiler.chmod(0o700)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "FUSEC_CACHE_DIR": str(tmp_path / "cache"), "CXX": str(compiler)},
-        capture_output=True,
-        text=True,
-        timeout=500,  # of the ten thousand seconds that it would wait
-        check=False,
-    )
+    done = nursery.run(
+        PROGRAM,
+        folder=tmp_path,
+        environment=os.environ | {"FUSEC_CACHE_DIR": str(tmp_path / "cache"), "CXX": str(compiler)},
+        modules=nursery.COMPILER,
+    )  # does not take the ten thousand seconds that it would wait
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert begun.exists()

@@ -222,7 +222,7 @@ BY_ONE_FACTOR: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("target", ["cpp", "triton"])
 @pytest.mark.parametrize("name", BY_ONE_FACTOR)
 def test_images_of_any_size_by_one_factor(name: str, target: str) -> None:

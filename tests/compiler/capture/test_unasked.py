@@ -295,7 +295,7 @@ def infinite_rows(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
     return torch.softmax(rows @ rows, -1) @ z, (rows * 0).norm(dim=-1) ** 0.5
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize(
     "function", [infinite, infinite_cat, infinite_rows], ids=lambda each: each.__name__

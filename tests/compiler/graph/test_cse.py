@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusec
 from fusec.graph.simplify.cse import merge_common
-from support.processes import run_python
+from support.processes import run_compiler
 
 aten = torch.ops.aten
 
@@ -129,7 +129,7 @@ for mine, theirs in zip(again, given):
     torch.testing.assert_close(mine.grad, theirs.grad)
 print("torch._inductor.lowering" in sys.modules)
 """
-    assert run_python(code).strip() == "False"
+    assert run_compiler(code).strip() == "False"
 
 
 def test_stages_of_forward_and_of_a_later_backward():

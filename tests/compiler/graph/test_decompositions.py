@@ -89,7 +89,7 @@ def test_the_only_element(place: Tensor) -> None:
     same(lambda x, i: x.gather(0, i) + 1, torch.tensor(5.0), place)
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "function",
     [

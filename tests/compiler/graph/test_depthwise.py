@@ -66,7 +66,7 @@ def check(
 
 
 @pytest.mark.triton
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("channels", "window", "stride", "padding"),
     [

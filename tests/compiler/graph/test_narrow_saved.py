@@ -51,10 +51,14 @@ def large_saved(compiled: fusec.CompiledFunction, elements: int) -> set[str]:
     return found
 
 
-@pytest.mark.sample(1)
+# Triton's interpreter takes ten times as long; it has the functions below.
 @pytest.mark.parametrize(
     ("target", "dtype"),
-    [("cpp", torch.bfloat16), ("triton", torch.bfloat16), ("triton", torch.float16)],
+    [
+        ("cpp", torch.bfloat16),
+        pytest.param("triton", torch.bfloat16, marks=pytest.mark.slow),
+        pytest.param("triton", torch.float16, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_the_stream_of_a_network_is_kept_in_half_precision(target: str, dtype: torch.dtype) -> None:

@@ -90,7 +90,7 @@ CASES: dict[str, Case] = {
 }
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["", "dynamic"])
 @pytest.mark.parametrize("name", CASES)
 def test_as_eager(name: str, dynamic: bool) -> None:

@@ -110,6 +110,7 @@ def check(group: str, layout: str, mode: str, dynamic: bool) -> None:
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("group", "layout", "mode", "dynamic"), QUICK)
 def test_some(group: str, layout: str, mode: str, dynamic: bool) -> None:
     check(group, layout, mode, dynamic)

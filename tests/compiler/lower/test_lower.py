@@ -93,7 +93,7 @@ INPUTS = {
 }
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("fuse", [False, True], ids=["lowered", "fused"])
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_eager(name: str, fuse: bool) -> None:

@@ -276,7 +276,7 @@ def test_indices_that_nobody_reads_are_not_written() -> None:
 # -- backward -------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("n", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_gradients_of_windows(n: int, windows: str) -> None:

@@ -206,7 +206,7 @@ BACKWARD: dict[str, Function] = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", BACKWARD)
 def test_backward(name: str) -> None:
     function = BACKWARD[name]

@@ -52,7 +52,7 @@ def places(limit: int, *shape: int, seed: int = 1, unique: bool = False) -> torc
     return torch.randint(0, limit, shape, generator=generator)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("target", ["cpp", "triton"])
 @pytest.mark.parametrize("dtype", FLOATS + WHOLE)
 def test_index_put_in_every_dtype(dtype: torch.dtype, target: str) -> None:

@@ -346,6 +346,7 @@ finally:
 
 
 @pytest.mark.posix("that what a compiler has started ends with it")
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("count", [1, 3])
 def test_interrupt_ends_the_compilers(tmp_path: Path, count: int) -> None:
     started = tmp_path / "started"

@@ -9,13 +9,16 @@ import ctypes
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
-from compilers.__main__ import build_case, run_case
-from compilers.cross import TARGETS, Target
+from compilers import __main__ as compilers
+from compilers import cross, here
+from compilers.cross import TARGETS, Target, for_target
+from compilers.here import with_compiler
 from fusec.errors import CompilerNotFound
 from fusec.toolchain import compiler as cpp_compiler
 from fusec.toolchain.build import build
@@ -244,10 +247,46 @@ def test_the_message_offers_the_bundled_compiler(
     assert "pip install 'fuselab[compiler]'" in raised.value.hint
 
 
+ONE = ("layer_norm",)
+
+
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
-def test_other_machines(target: Target, tmp_path: Path) -> None:
+def test_other_machines(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     if not bundled_compiler():
         pytest.skip("needs ziglang")
-    build_case(target, "layer_norm", tmp_path)
-    if target.emulator is not None:
-        run_case(target, "layer_norm", tmp_path)
+    monkeypatch.setattr(cross, "NATIVE", {})  # make compilers builds it, for some seconds each
+    with ThreadPoolExecutor(1) as pool:
+        found = for_target(target, pool, ONE)
+    assert found.built == 1, found.failed
+    assert found.right == (target.emulator is not None), found.failed
+
+
+def test_a_kernel_that_is_wrong_or_does_not_build_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Continuous integration runs this: what it does not see, nobody sees."""
+    compiler = use("g++", monkeypatch).path
+    text = emit(CASES["softmax"]()).text
+    wrong = text.replace("+=", "-="), "int f( {"
+    monkeypatch.setattr(here, "texts_of", lambda name: (text, *wrong))
+    with ThreadPoolExecutor(1) as pool:
+        found = with_compiler(compiler, pool, ("softmax",))
+    assert found.right == 1
+    assert len(found.failed) == 2
+    assert all(line.startswith("softmax: ") for line in found.failed)
+
+
+def test_what_is_not_here_is_said_and_fails_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(compilers, "bundled_compiler", lambda: "")
+    with ThreadPoolExecutor(1) as pool:
+        assert compilers.here(pool)
+        assert compilers.elsewhere(pool)
+    said = capsys.readouterr().out
+    assert said.count("skipped") == 4
+    monkeypatch.setattr(compilers, "bundled_compiler", lambda: "zig")
+    monkeypatch.setattr(compilers, "TARGETS", TARGETS[:1])
+    monkeypatch.setattr(compilers, "for_target", lambda *_: cross.Cross(failed=("softmax: no",)))
+    with ThreadPoolExecutor(1) as pool:
+        assert not compilers.elsewhere(pool)
+    assert "1 WRONG" in capsys.readouterr().out

@@ -7,7 +7,7 @@ import torch
 
 from fusec.memory.strided import clone_strided
 from fusec.verify.check import KINDS as ALL_KINDS
-from fusec.verify.inputs import fresh_inputs, secret_seed
+from fusec.verify.inputs import are_ordinary, fresh_inputs, secret_seed
 
 KINDS = [*ALL_KINDS, "named"]
 
@@ -72,6 +72,10 @@ def test_as_peoples_tensors_are():
     unit = made("unit")[0]
     assert unit.min() >= 0
     assert unit.max() < 1
+    for kind, spread in (("ordinary", 1.0), ("wide", 8.0)):
+        data, kept, _ = made(kind)
+        assert data.std() == pytest.approx(spread, rel=0.2)
+        assert kept.std() == pytest.approx(weight.std(), rel=0.5)
     assert 0 < made("small")[0].abs().max() < 1e-4
     assert 0 < made("tiny")[0].abs().max() < 1e-15
     far = made("far")[0]
@@ -99,8 +103,25 @@ def test_numbers_that_somebody_names_in_what_is_computed_alone():
 
 
 def test_small_halves_have_products():
-    (fresh,) = fresh_inputs([torch.randn(400).half()], kind="tiny")
+    (fresh,) = fresh_inputs([torch.randn(400).half()], kind="small")
     assert (fresh * fresh).abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"),
+    [(torch.float16, -24, 7), (torch.bfloat16, -133, 63), (torch.float32, -149, 63)],
+    ids=["float16", "bfloat16", "float32"],
+)
+def test_every_power_of_two(dtype, least, most):
+    (fresh,) = fresh_inputs([torch.randn(4000).to(dtype)], kind="every power")
+    _, exponents = torch.frexp(fresh.double())
+    # rounding may lift the largest by one
+    assert {*range(least + 2, most)} <= set((exponents - 1).tolist()) <= {*range(least, most + 1)}
+    assert 0.4 < (fresh < 0).float().mean() < 0.6
+    assert (fresh * fresh).isfinite().all()
+    (shares,) = fresh_inputs([torch.rand(4000).to(dtype)], kind="every power")
+    assert shares.min() >= 0
+    assert shares.max() <= 1
 
 
 def test_one_side_alone():
@@ -214,3 +235,19 @@ def test_the_first_of_many_magnitudes_is_large():
         assert made[0, 0] > 30
         (made,) = fresh_inputs([-torch.rand(64) - 1], kind="magnitudes", seed=seed)
         assert made[0] < -30
+
+
+def test_tiny_halves_have_fewer_bits_than_others():
+    """They are converted in another way, which no other kind takes with bits that count."""
+    fresh = fresh_inputs([torch.randn(1000).half()], kind="tiny", seed=0)[0]
+    few = (fresh != 0) & (fresh.abs() < torch.finfo(torch.float16).smallest_normal)
+    assert 0.2 < few.double().mean() < 0.9
+    assert fresh[few].unique().numel() > 100
+
+
+def test_which_data_are_like_ordinary_ones():
+    weights = torch.full((60,), 1e6)
+    assert are_ordinary([torch.randn(24, 60), weights])
+    assert not are_ordinary([torch.randn(24, 60) * 100, weights])
+    assert not are_ordinary([torch.randn(24, 60) / 100])
+    assert are_ordinary([torch.arange(9), torch.empty(0)])

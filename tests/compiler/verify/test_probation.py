@@ -8,7 +8,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 
 import psutil
@@ -17,6 +16,7 @@ import pytest
 from fusec.cache import default_store
 from fusec.verify import probation
 from support import handwritten_kernels as vk
+from support import nursery
 from support.paths import TESTS
 
 SESSION = """
@@ -45,14 +45,8 @@ for _ in range(int(sys.argv[2])):
 
 
 def session(*arguments):
-    return subprocess.run(
-        [sys.executable, "-c", SESSION, *arguments],
-        env=os.environ,
-        cwd=TESTS,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
+    return nursery.run(
+        SESSION, arguments, folder=TESTS, environment=os.environ, modules=nursery.COMPILER
     )
 
 

@@ -212,7 +212,9 @@ def test_what_a_kernel_may_have():
     assert problem("def launch(:") is None  # the target says what is wrong with that
 
 
-@pytest.mark.parametrize("path", sorted((TESTS / "golden" / "triton").glob("*.py")), ids=str)
+@pytest.mark.parametrize(
+    "path", sorted((TESTS / "golden" / "triton").glob("*.py")), ids=lambda path: path.stem
+)
 def test_generated_kernels_have_none_of_it(path):
     assert problem(path.read_text()) is None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -126,3 +128,29 @@ def test_what_torch_imports_by_itself_is_no_fault_of_the_text(kernel):
     verdict = kernel.check(begun(kernel.generated.text, "x.new_empty(3).normal_()"), trust=True)
     assert (verdict.ok, verdict.stage) == (False, "unsafe"), verdict
     assert "random numbers" in verdict.reason
+
+
+def test_who_edits_a_kernel_alone_does_not_wait_for_what_torch_imports(kernel, monkeypatch):
+    """It is a second of each first check; whoever changes what starts the kernels waits for it."""
+    asked = []
+    worker = rehearsal.worker()
+
+    class Watched:
+        @staticmethod
+        def ask(request, *rest):
+            asked.append("torch._dynamo" in request["modules"])
+            return worker.ask(request, *rest)
+
+    monkeypatch.setattr(rehearsal, "worker", lambda: Watched)
+    text = kernel.generated.text
+    edits = (
+        re.sub(r"= x_val", "= x_val + 0", text) + "\n# a comment\n",
+        re.sub(r"(?m)^(\w+ = )(\d+)", lambda m: m[1] + str(2 * int(m[2])), text),
+        text.replace('"""', '"""Words: ', 1),
+        begun(text, "x = x * 1"),
+        text + "\nEMPTY = []\n",
+    )
+    assert text not in edits
+    for edit in edits:
+        kernel.check(edit, trust=True)
+    assert asked == [False, False, False, True, True]

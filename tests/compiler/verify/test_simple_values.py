@@ -38,3 +38,32 @@ def test_a_number_that_somebody_writes(number):
     text = kernel.source.replace(end, f"        if (row_max == {number}) row_max = 1;\n{end}")
     verdict = kernel.check(text, timed=False)
     assert (verdict.ok, verdict.stage) == (False, "wrong")
+
+
+@pytest.mark.parametrize("scale", [0.01, 100.0], ids=["small", "large"])
+def test_an_exponential_that_is_rounded_badly(scale):
+    """Inputs near zero, and rows of which one value is all, hide it: ordinary ones show it."""
+    torch.manual_seed(0)
+    call = fusec.compile(lambda x: torch.softmax(x, -1), keep_inputs=True)
+    call(torch.randn(24, 60) * scale)
+    (kernel,) = call.graphs[0].kernels
+    lines = kernel.source.splitlines(keepends=True)
+    (second_part_of_ln2,) = (
+        i for i, line in enumerate(lines) if "r = " in line and "0x1.7f7d1cp-20" in line
+    )
+    lines.insert(second_part_of_ln2, lines[second_part_of_ln2])
+    verdict = kernel.check("".join(lines), timed=False)
+    assert (verdict.ok, verdict.stage) == (False, "wrong")
+
+
+def test_a_branch_that_is_wrong_for_halves_of_one_power():
+    """Between 1e-5 and 2e-5, less than any half has that is not denormal, it answers 2."""
+    torch.manual_seed(0)
+    call = fusec.compile(lambda x: (x.float() * 3).tanh().half(), keep_inputs=True)
+    call(torch.randn(24, 60).half())
+    (kernel,) = call.graphs[0].kernels
+    bits = "fx_bits(fx_from_bits(bits) + 0.5f)"
+    text = kernel.source.replace(bits, bits.replace("+", "/"))
+    assert text != kernel.source
+    verdict = kernel.check(text, timed=False)
+    assert (verdict.ok, verdict.stage) == (False, "wrong")

@@ -58,11 +58,11 @@ class Triton(PythonTarget):
         "triton.experimental.gluon",
         "triton.runtime.interpreter",
         "fusec.targets.triton.toolchain.interpret",
-        # Torch imports it where a file computes something of tensors by itself, which is rehearsed
-        # without their memory: a second of a processor, in each check, and a new variable in the
-        # environment, which would be the file's fault.
-        "torch._dynamo",
     )
+    # Torch imports it where a file computes something of tensors by itself, which is rehearsed
+    # without their memory: a second of a processor, in each check, and a new variable in the
+    # environment, which would be the file's fault.
+    rehearsal_imports = ("torch._dynamo",)
     export = ExportWords(
         "fusec.targets.triton",
         "export.py.j2",

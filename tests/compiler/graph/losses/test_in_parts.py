@@ -161,7 +161,7 @@ def merged(module: fx.GraphModule) -> list[fx.Node]:
     return [n for n in module.graph.nodes if n.target is linear_cross_entropy]
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("name", IS)
 def test_in_parts(name: str) -> None:
     module = made(IS[name])

@@ -166,7 +166,7 @@ TAKEN: dict[str, Case] = {
 }
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_eager_refuses_is_refused(name: str, dynamic: bool) -> None:
@@ -219,6 +219,7 @@ def test_operands_beside_each_other(
     assert refuses_operands(node, converts=True) is converted
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 def test_a_loss_has_the_type_of_its_input(reduction: str) -> None:
     def loss(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

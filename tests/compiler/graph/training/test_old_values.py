@@ -49,7 +49,7 @@ _CASES = [
 ]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "layout"), _CASES)
 def test_backward_reads_what_an_input_was_before(name: str, layout: str) -> None:
     step = (_UPDATES | _READ_BEFORE)[name]

@@ -53,13 +53,13 @@ def check_block(block: int) -> None:
         check(bench, seed=seed, special=seed % 3 == 0, context=f"seed {seed}")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("block", range(6))
 def test_random_bodies(block: int) -> None:
     check_block(block)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("block", range(100, 109))
 def test_random_bodies_as_if_large(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SHRUNK.items():

@@ -205,7 +205,7 @@ def _weights(
     captured: list[Scattered | None] = []
     for each in others[len(places) :]:
         if each is not None and not isinstance(each, Scattered):
-            raise NotLowered("the gradient of a captured tensor is no sum over places")
+            raise NotLowered("the gradient of a captured tensor is a whole tensor at each score")
         captured.append(each)
     if not isinstance(of_score, TensorValue):
         raise NotLowered("a function of scores has no gradient")

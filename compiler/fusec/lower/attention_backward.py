@@ -1,4 +1,4 @@
-"""The gradients of ``flex_attention``: two bodies, each a kernel of its own.
+"""The gradients of ``flex_attention``: two bodies, each a kernel; captured tensors have a third.
 
 The gradient of the queries goes along the keys, that of keys and values along the queries that see
 them, of all heads that share them.  Both compute the weights again, from the sums that forward has
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -42,7 +42,8 @@ from fusec.lower.block_masks import BlockMask
 from fusec.lower.higher_order import Subgraph
 from fusec.lower.matmul import float32_precision
 from fusec.lower.registry import register
-from fusec.lower.score_functions import call_all, scalar
+from fusec.lower.scatter_steps import combining_dtype, fill, finished
+from fusec.lower.score_functions import Scattered, call_all, scalar
 from fusec.lower.values import Lowering, NotLowered, ResultMeta, TensorValue, dense_meta
 
 
@@ -97,7 +98,7 @@ def flex_attention_backward(
     score_buffers: Sequence[object] = (),
     mask_buffers: Sequence[object] = (),
 ) -> tuple[object, ...]:
-    """Return the gradients of queries, keys and values, and none of captured tensors."""
+    """Return the gradients of queries, keys, values and captured tensors."""
     if gradient is None:
         raise NotLowered("nothing but the rows' sums has a gradient")
     require_kernel(lowering, query, key, value, gradient)
@@ -125,7 +126,7 @@ def flex_attention_backward(
     call_lists_by_role(lowering, mask)
     of_query, common = _of_queries(lowering, given, mask)
     of_key, of_value = _of_keys(lowering, given, mask, common)
-    return of_query, of_key, of_value, (None,) * len(score_buffers)
+    return of_query, of_key, of_value, _of_captured(lowering, given, mask, common)
 
 
 def _new_buffer(lowering: Lowering, meta: ResultMeta, name: str) -> Buffer:
@@ -151,10 +152,17 @@ def _common(given: _Given, loops: AttentionLoops) -> Node:
 
 @dataclass(frozen=True)
 class _Weights:
-    """A weight, and the gradient of its score before the scale, at one query and one key."""
+    """A weight, and gradients, at one query and one key.
+
+    Attributes:
+        weight: The weight.
+        of_score: The gradient of its score before the scale.
+        captured: Those of captured tensors; None where one has none.
+    """
 
     weight: Node
     of_score: Node
+    captured: tuple[Scattered | None, ...]
 
 
 def _weights(
@@ -194,14 +202,17 @@ def _weights(
         *given.score_buffers,
     ]
     of_score, *others = call_all(lowering, given.joint, values)
-    if any(each is not None for each in others):
-        raise NotLowered("a captured tensor has a gradient")
+    captured: list[Scattered | None] = []
+    for each in others[len(places) :]:
+        if each is not None and not isinstance(each, Scattered):
+            raise NotLowered("the gradient of a captured tensor is a whole tensor at each score")
+        captured.append(each)
     if not isinstance(of_score, TensorValue):
         raise NotLowered("a function of scores has no gradient")
     found = ops.cast(of_score.compute(()), F32)
     if scores.kept is not None and found is not of_modified:
         found = ops.where(scores.kept, found, nothing)
-    return _Weights(weight, found)
+    return _Weights(weight, found, tuple(captured))
 
 
 def _heads(given: _Given) -> tuple[int, int]:
@@ -255,7 +266,9 @@ def _of_queries(
         reduced = (*reduced, loops.block)
     meta = dense_meta(given.query.shape[:3], F32, given.query.device)
     kept = _new_buffer(lowering, meta, "common")
-    stores = (store, Store(kept.name, row[:3], common))
+    stores: tuple[Store, ...] = (store, Store(kept.name, row[:3], common))
+    if lowering.wanted is not None and 0 not in lowering.wanted:  # a captured tensor's alone is
+        stores, reduced = stores[1:], (loops.width,)
     lowering.emit(Body((loops.batch, loops.head, loops.query), reduced, stores))
     return lowering.from_buffer(buffer), lowering.from_buffer(kept)
 
@@ -302,6 +315,49 @@ def _of_keys(
         reduced = (*reduced, loops.block)
     lowering.emit(Body((loops.batch, head, loops.key), reduced, tuple(stores)))
     return results[0], results[1]
+
+
+def _of_captured(
+    lowering: Lowering, given: _Given, mask: BlockMask, common: TensorValue
+) -> tuple[TensorValue | None, ...]:
+    """Emit the gradients of captured tensors: a kernel that adds to all of them."""
+    loops, scores = _scores(lowering, given, mask)
+    kept = common.at((at(loops.batch), at(loops.head), at(loops.query)))
+    found = _weights(lowering, given, loops, scores, kept).captured
+    if not any(found):
+        return (None,) * len(given.score_buffers)
+    metas = lowering.results[-len(found) :]
+    targets: list[TensorValue | None] = []
+    stores = []
+    for each, meta in zip(found, metas, strict=True):
+        targets.append(None)
+        if each is None or meta is None:
+            continue
+        with lowering.making(meta):
+            dtype = combining_dtype(lowering, "add")
+            hint, lowering.hint = lowering.hint, "of_captured"
+            zero: Node = const(0, dtype)
+            target = fill(lowering, replace(meta, dtype=dtype), lambda index, zero=zero: zero)  # type: ignore[misc]
+            lowering.hint = hint
+        assert target.ref is not None
+        targets[-1] = target
+        for place, value in each.parts:
+            if scores.kept is not None:
+                value = ops.where(scores.kept, value, const(0, value.dtype))
+            stores.append(Store(target.ref.buffer, place, ops.cast(value, dtype), "add"))
+    axes = (loops.batch, loops.head, loops.query, loops.key)
+    reduced: tuple[Symbol, ...] = (loops.depth, loops.width)
+    if mask.partial is not None:
+        reduced = (*reduced, loops.block)
+    lowering.emit(Body(axes, reduced, tuple(stores)))
+    results: list[TensorValue | None] = []
+    for made, meta in zip(targets, metas, strict=True):
+        if made is None or meta is None:
+            results.append(None)
+            continue
+        with lowering.making(meta):
+            results.append(finished(lowering, made))
+    return tuple(results)
 
 
 __all__ = ["flex_attention_backward"]

@@ -219,9 +219,10 @@ class _Driver:
             asked: Whether the user called it, rather than a decomposition.
         """
         lowering = self.lowering
-        rule = find_rule(target)
         before = (len(lowering.steps), dict(lowering.buffers))
+        rule = find_rule(target)
         try:
+            rule = lowering.own_rule(target, args) or rule
             if rule is None:
                 raise NotLowered(f"{label_of(target)} runs as ATen's own kernel")
             if asked:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from fusec.ir import ops
 from fusec.ir.body import Body
+from fusec.ir.index import Expr
 from fusec.ir.node import Node
 from fusec.lower.elementwise import element as lowered
 from fusec.lower.higher_order import Subgraph
+from fusec.lower.indexing import Selection
 from fusec.lower.values import (
     Element,
     GraphNotLowered,
+    Index,
     Lowering,
     NotLowered,
     NumberValue,
@@ -29,6 +33,33 @@ ARITHMETIC: dict[object, str] = {
     operator.mul: "mul",
     operator.truediv: "truediv",
 }
+
+
+@dataclass(frozen=True)
+class Scattered:
+    """The gradient of a captured tensor: numbers that are added at places of it.
+
+    Attributes:
+        parts: Each place, and what is added there.
+    """
+
+    parts: tuple[tuple[Index, Node], ...]
+
+
+def _scatter(
+    lowering: Lowering, shape: Sequence[int], places: Sequence[TensorValue], value: TensorValue
+) -> Scattered:
+    """Return the gradient of one reading of a captured tensor."""
+    sizes = tuple(Expr.of(size) for size in shape)
+    selection = Selection.of(sizes, places)
+    if selection.shape or value.shape:
+        raise NotLowered("a function of scores reads several numbers of a captured tensor at once")
+    return Scattered(((selection.place(()), value.compute(())),))
+
+
+def _add(lowering: Lowering, x: Scattered, y: Scattered) -> Scattered:
+    """Return the gradient of a tensor that is read more than once."""
+    return Scattered((*x.parts, *y.parts))
 
 
 class Elements(Lowering):
@@ -59,6 +90,17 @@ class Elements(Lowering):
         assert name is not None
         given = ops.binary(name, *(lowered(each, (), F64) for each in args))
         return NumberValue((), F64, numbers[0].device, lambda index: given)
+
+    def own_rule(self, target: object, args: Sequence[object]) -> Callable[..., object] | None:
+        """Return what lowers the gradients of captured tensors."""
+        if str(target) == "flex_lib.zeros_and_scatter.default":
+            return _scatter
+        several = [isinstance(each, Scattered) for each in args]
+        if not any(several):
+            return None
+        if target is torch.ops.aten.add.Tensor and all(several):
+            return _add
+        raise NotLowered(f"{self.label} of the gradient of a captured tensor")
 
     def pointwise(self, element: Element, number: int = 0) -> TensorValue:
         """Return a computed value; see ``Lowering.pointwise``."""
@@ -113,4 +155,4 @@ def call_all(lowering: Lowering, function: Subgraph, values: Sequence[object]) -
         raise NotLowered(str(reason)) from None
 
 
-__all__ = ["Elements", "call", "call_all", "number_of", "scalar"]
+__all__ = ["Elements", "Scattered", "call", "call_all", "number_of", "scalar"]

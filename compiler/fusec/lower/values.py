@@ -198,6 +198,10 @@ class Lowering:
         """Return a Python number that a call gives, where it may be known only in the kernel."""
         return None
 
+    def own_rule(self, target: object, args: Sequence[object]) -> Callable[..., object] | None:
+        """Return what lowers a call here, where that is not the rule that all graphs have."""
+        return None
+
     def counted(self, at: Expr, size: Expr) -> Expr:
         """Return a position counted from the start, where Python would count it from the end.
 

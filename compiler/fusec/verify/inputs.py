@@ -64,6 +64,8 @@ _SPREADS = {"ordinary": 1.0, "wide": 8.0}
 # By which powers of two values are smaller, and how many times their spread they are off zero.
 _POWERS = {"small": 20, "tiny": 60}
 _FAR = 64.0
+# How many times as far as a normal distribution, or as little, usual data spread.
+_USUAL = 8.0
 
 _PERIOD = 1_000_003
 # A millionth to a million, in powers of two.
@@ -118,6 +120,14 @@ def fresh_inputs(
         seen += parameter
         made.append(fresh_like(tensor, generator, way))
     return made
+
+
+def are_ordinary(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether the data among some tensors, which are the largest, spread about as people's do."""
+    largest = max((tensor.numel() for tensor in tensors), default=0)
+    data = [t for t in tensors if t.is_floating_point() and t.numel() == largest]
+    spreads = [_character(tensor)[3] for tensor in data if tensor.numel()]
+    return all(1 / _USUAL <= spread <= _USUAL for spread in spreads)
 
 
 @dataclass(frozen=True)
@@ -266,10 +276,11 @@ def _simple(
     elif kind == "every power" and way.parameter is None:
         return _of_every_power(values, dtype, generator, within_one=low >= -1 and high <= 1)
     elif kind in ("small", "tiny"):
-        power = _POWERS[kind]
-        # so that a product of two of them is one that the type has
-        least = int(-math.log2(torch.finfo(dtype).smallest_normal)) // 2 - 1
-        return torch.ldexp(values, torch.tensor(-min(power, least)))
+        normal = int(-math.log2(torch.finfo(dtype).smallest_normal))
+        # A product of two small ones is one that the type has; about half of the tiny ones may
+        # have fewer bits than others, which halves have from 6e-5 on.
+        least = normal // 2 - 1 if kind == "small" else normal
+        return torch.ldexp(values, torch.tensor(-min(_POWERS[kind], least)))
     elif kind == "far":
         values = values + _FAR * max(spread, abs(mean)) * (-1 if mean < -spread else 1)
         return values.round() if way.parameter is None else values  # as images are

@@ -320,12 +320,14 @@ def test_gradients_that_nobody_wants_are_not_computed(
 
 @pytest.mark.parametrize("hooked", [False, True])
 def test_what_is_saved_for_backward_alone(hooked: bool) -> None:
-    """Not where somebody is given what is saved."""
+    """Not where somebody is given what is saved, nor where somebody is to be once it runs."""
     kept = torch.ones(3), torch.ones(2)
     with (
         torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
         if hooked
         else (contextlib.nullcontext())
     ):
+        traced = torch._C._autograd._saved_tensors_hooks_set_tracing(hooked)
         linear_cross_entropy._own(*kept)
+        torch._C._autograd._saved_tensors_hooks_set_tracing(traced)
     assert [hasattr(each, linear_cross_entropy._OWN) for each in kept] == [not hooked] * 2

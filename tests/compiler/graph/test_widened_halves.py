@@ -127,6 +127,11 @@ def test_few_rows_are_not_worth_converting_a_weight_for() -> None:
     compiled = fusec.compile(torch.mm)
     torch.testing.assert_close(compiled(x, w), x @ w)
     assert widened(compiled) == [False]
+    # what autocast rounds is there in float32, and need not be converted
+    compiled = fusec.compile(torch.mm)
+    with torch.autocast("cpu", torch.bfloat16):
+        compiled(x.float(), w.float())
+    assert widened(compiled) == [True]
 
 
 def test_results_that_are_equal_are_two_tensors() -> None:

@@ -242,3 +242,46 @@ def test_nan_where_float64_has_a_number_is_no_error_of_zero():
     assert figure.against_float64 == figure.eager_against_float64 == float("inf")
     both = compare_output("p", eager.clone(), eager, eager.double())
     assert both.against_float64 == 0
+
+
+def _narrow(x, actual, eager, exact):
+    return compare_output("out", actual.to(eager.dtype), eager, exact, narrow=True).ok
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_that_eager_rounds_once_are_judged_by_their_own_size(dtype):
+    """Beside values near one, smaller ones may not be off by many times their last place."""
+    x = torch.randn(24, 60).to(dtype)
+    exact = x.double().tanh()
+    eager = exact.to(dtype)
+    band = exact.abs() < 0.4
+    for times, right in ((1.2, True), (5.0, False)):
+        off = torch.where(band, exact * (1 + times * torch.finfo(dtype).eps), exact)
+        assert compare_output("out", off.to(dtype), eager, exact).ok
+        assert _narrow(x, off, eager, exact) is right
+    # float32 within, by another formula and another order
+    e = torch.exp(-2 * x.float().abs())
+    assert _narrow(x, ((1 - e) / (1 + e)).copysign(x.float()), eager, exact)
+    sums = x.double().sum(-1, keepdim=True) + x
+    backwards = x.float().flip(-1).cumsum(-1)[:, -1:] + x.float()
+    assert _narrow(x, backwards, sums.to(dtype), sums)
+
+
+def test_of_few_values_nobody_knows_how_eager_rounds():
+    x = torch.linspace(0.1, 3, 100).half()
+    exact = x.double().tanh()
+    off = torch.where(x < 0.4, exact * (1 + 3 * torch.finfo(torch.float16).eps), exact)
+    assert _narrow(x, off, exact.half(), exact)
+    assert _narrow(x, off.repeat(20), exact.half().repeat(20), exact.repeat(20))
+    x = torch.linspace(0.1, 3, 1000).half()
+    exact = x.double().tanh()
+    off = torch.where(x < 0.4, exact * (1 + 3 * torch.finfo(torch.float16).eps), exact)
+    assert not _narrow(x, off, exact.half(), exact)
+
+
+def test_halves_that_eager_rounds_on_the_way_are_judged_as_before():
+    x, y = torch.randn(2, 24, 60).half()
+    eager, exact = x * y + x, x.double() * y.double() + x.double()
+    assert _narrow(x, (x.float() * y.float() + x.float()), eager, exact)
+    assert _narrow(x, x + y * x, eager, exact)
+    assert _narrow(x, x * (y + 1), eager, exact)

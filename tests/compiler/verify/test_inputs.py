@@ -7,7 +7,7 @@ import torch
 
 from fusec.memory.strided import clone_strided
 from fusec.verify.check import KINDS as ALL_KINDS
-from fusec.verify.inputs import fresh_inputs, secret_seed
+from fusec.verify.inputs import are_ordinary, fresh_inputs, secret_seed
 
 KINDS = [*ALL_KINDS, "named"]
 
@@ -103,7 +103,7 @@ def test_numbers_that_somebody_names_in_what_is_computed_alone():
 
 
 def test_small_halves_have_products():
-    (fresh,) = fresh_inputs([torch.randn(400).half()], kind="tiny")
+    (fresh,) = fresh_inputs([torch.randn(400).half()], kind="small")
     assert (fresh * fresh).abs().max() > 0
 
 
@@ -235,3 +235,19 @@ def test_the_first_of_many_magnitudes_is_large():
         assert made[0, 0] > 30
         (made,) = fresh_inputs([-torch.rand(64) - 1], kind="magnitudes", seed=seed)
         assert made[0] < -30
+
+
+def test_tiny_halves_have_fewer_bits_than_others():
+    """They are converted in another way, which no other kind takes with bits that count."""
+    fresh = fresh_inputs([torch.randn(1000).half()], kind="tiny", seed=0)[0]
+    few = (fresh != 0) & (fresh.abs() < torch.finfo(torch.float16).smallest_normal)
+    assert 0.2 < few.double().mean() < 0.9
+    assert fresh[few].unique().numel() > 100
+
+
+def test_which_data_are_like_ordinary_ones():
+    weights = torch.full((60,), 1e6)
+    assert are_ordinary([torch.randn(24, 60), weights])
+    assert not are_ordinary([torch.randn(24, 60) * 100, weights])
+    assert not are_ordinary([torch.randn(24, 60) / 100])
+    assert are_ordinary([torch.arange(9), torch.empty(0)])

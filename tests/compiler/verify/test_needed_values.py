@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,11 +28,15 @@ def check(
     kept: KeptTrials | None = None,
     interpret: Interpret = kernels.interpret,
     generated: Callable[..., object] | None = None,
+    real: torch.Tensor | None = None,
 ) -> Verdict:
+    case = kernels.case()
+    if real is not None:
+        case = replace(case, tensors=(real, *case.tensors[1:]))
     return check_kernel(
         kernels.kernel(target="cpp", n=1000),
         text,
-        cases=[kernels.case()],
+        cases=[case],
         build=kernels.build_library,
         interpret=interpret,
         generated=generated or kernels.prepare(RIGHT),
@@ -57,6 +62,33 @@ def test_what_is_wrong_for_special_values_alone(text: str) -> None:
     verdict = check(text)
     assert not verdict.ok
     assert verdict.stage == "wrong"
+
+
+@pytest.mark.parametrize("limit", ["_PATIENCE", "_SMALL"])
+def test_what_is_wrong_for_ordinary_values_where_the_real_ones_are_large(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values like the real ones are all large, too: a softmax of them is ones and zeros."""
+    monkeypatch.setattr(made_trials, limit, -1)
+    text = RIGHT.replace("2.0f", "(x[i] > 0.6f && x[i] < 0.9f ? 3.0f : 2.0f)")
+    assert text != RIGHT
+    verdict = check(text, real=torch.rand(1000) * 90 + 50)
+    assert not verdict.ok
+    assert "on inputs of a normal distribution" in verdict.reason
+
+
+def test_waiting_for_others_is_no_reason_to_leave_anything_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0, 0.0]
+    monkeypatch.setattr(made_trials.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(made_trials.time, "thread_time", lambda: now[1])
+    now[:] = [12.0, 1.0]
+    assert made_trials._elapsed((0.0, 0.0)) < made_trials._PATIENCE
+    now[:] = [12.0, 6.0]
+    assert made_trials._elapsed((0.0, 0.0)) > made_trials._PATIENCE
+    now[:] = [60.0, 1.0]
+    assert made_trials._elapsed((0.0, 0.0)) > made_trials._PATIENCE
 
 
 @pytest.mark.usefixtures("hurried")

@@ -70,9 +70,18 @@ def half(*shape: int) -> torch.Tensor:
             ((16, 8, 13), (24, 16, 13)),
             {"x_1": [0, 3], "permute_default": [0, 3]},
         ),
+        (lambda x, w: (x @ w).relu(), ((16, 13), (13, 2)), {"x_1": [0, 3], "w_1": [0, 6, 0, 3]}),
     ],
 )
 def test_what_is_padded(
     function: Function, given: tuple[tuple[int, ...], ...], pads: dict[str, list[int]]
 ) -> None:
     assert padded(aligned(function, *(half(*shape) for shape in given))) == pads
+
+
+def test_a_bias_of_which_every_second_number_is_there() -> None:
+    """It has no rows that could be turned over."""
+    module = aligned(
+        lambda b, x, w: torch.addmm(b, x, w).relu(), half(26)[::2], half(16, 24), half(24, 13)
+    )
+    assert padded(module) == {"b_1": [0, 3], "w_1": [0, 3]}

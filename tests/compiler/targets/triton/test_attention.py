@@ -423,23 +423,6 @@ def test_what_stays_torchs_own_says_why() -> None:
 
 
 @pytest.mark.triton
-def test_a_captured_tensor_with_a_gradient() -> None:
-    """Its gradient is a result within the results: the call stays torch's own, and works."""
-
-    def attend(q: Any, k: Any, v: Any, slopes: Any) -> Any:
-        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + slopes[h] * (j - i))
-
-    tensors = (*Sizes(1, 4, 4, 20, 20, 16).tensors(F32), torch.rand(4))
-    compiled = fusec.compile(attend, target="triton")
-    found = gradients(compiled, tensors, F32)
-    for own, wanted in zip(found, gradients(attend, tensors, F32), strict=True):
-        assert float((own - wanted).abs().max()) < 1e-3
-    reasons = [extern.reason for graph in compiled.graphs for extern in graph.externs]
-    assert len(reasons) == 1
-    assert "zeros_and_scatter" in reasons[0]
-
-
-@pytest.mark.triton
 def test_no_lists_without_a_mask() -> None:
     sizes = Sizes(1, 2, 2, 20, 20, 16)
     compiled = fusec.compile(attention("none", sizes), target="triton")

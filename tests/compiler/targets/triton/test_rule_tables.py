@@ -12,7 +12,7 @@ import torch
 from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Node, cast, indirect, op, recording
+from fusec.ir.node import Node, cast, index_value, indirect, op, recording
 from fusec.machine import using
 from fusec.targets.triton.plan import choices
 from fusec.targets.triton.plan.choice import known, power_of_two
@@ -27,7 +27,13 @@ from fusec.targets.triton.rewrite.packed_operands import (
     _widened,
     narrowed,
 )
-from fusec.targets.triton.rewrite.word_operands import _constant, _field, _numbers, _word_of
+from fusec.targets.triton.rewrite.word_operands import (
+    _constant,
+    _field,
+    _numbers,
+    _word_of,
+    as_words,
+)
 from fusec.targets.triton.text.block import is_often_zero
 from fusec.targets.triton.text.expressions import number
 from fusec.targets.triton.text.kernel_writer import KernelWriter
@@ -275,6 +281,33 @@ def test_numbers_of_a_word_are_as_far_apart_as_is_known() -> None:
     assert read.index == (Expr.of(word),)
     assert found(n) is None
     assert found(2) is None
+
+
+def test_numbers_of_a_word_are_of_one_tensor() -> None:
+    """Those of even places and those of odd ones may be of two, or of two types."""
+    (i,), (word,) = axes(64), axes(16)
+    bytes_of = {name: Buffer(name, (Expr.of(64),), (Expr.of(1),), U8) for name in "ab"}
+    even = ops.binary("eq", index_value(Expr.of(i) % 2, I64), ops.const(0, I64))
+
+    def found(other: str) -> Any:
+        number = ops.where(even, ops.load("a", at(i), U8), ops.load(other, at(i), U8))
+        return _word_of(number, i, word, 4, False, bytes_of)
+
+    assert found("a") is not None
+    assert found("b") is None
+
+
+def test_words_are_whole() -> None:
+    """Four threads read a word each at once: of other sizes the last would have a part of one."""
+
+    def found(size: int) -> Any:
+        (i,) = axes(size)
+        byte = ops.load("w", at(i), U8)
+        buffers = {"w": Buffer("w", (Expr.of(size),), (Expr.of(1),), U8)}
+        return as_words(ops.cast(byte, torch.float16), i, 0, buffers)
+
+    assert found(64) is not None
+    assert found(72) is None
 
 
 def test_whole_numbers_that_an_operand_is_made_of() -> None:

@@ -147,10 +147,9 @@ def plan_inner(
             facts.note("deinterleave", "yes", "windows move by two along contiguous rows")
     if in_blocks(axis, inside):
         staging = staged(facts, axis, inside, body.stores)
-        within = set(known) if turned else set()
         quick: list[Node] = []
         if (turned or not known) and facts.allows("moderate_angles"):
-            quick = angles(facts, axis, inside, {*facts.fixed(axis), *within})
+            quick = angles(facts, axis, inside, there)
         marks = "" if gathers or not facts.allows("interleave") else mark_type(inside)
         loop = replace(loop, staging=staging, angles=tuple(quick), marks=marks)
         loop = replace(loop, blocks=bool(requests or staging or quick or marks))

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Load, Node, Reduce
+from fusec.ir.node import Load, Node, Reduce, indirect_nodes
 from fusec.ir.walk import walk
 from fusec.targets.triton.kernels.attention_tiles import Tiles
 from fusec.targets.triton.plan.attention_gradients import Gradients, Total
 from fusec.targets.triton.plan.choice import power_of_two
 from fusec.targets.triton.plan.choices_attention import Listed
-from fusec.targets.triton.plan.tiling import Dim
+from fusec.targets.triton.plan.tiling import Dim, index_guards
 from fusec.targets.triton.rewrite.score_patterns import quicken, relaxed
 from fusec.targets.triton.text.block import Block
 from fusec.targets.triton.text.expressions import Text, triton_type
@@ -144,6 +145,7 @@ class GradientsWriter(Tiles):
         names, pieces = self.tiles(kernel)
         parts = self.parts()
         roots = [root for part in parts for root in self.quickened(part.roots)]
+        roots += self.places_of_captured()
         known: dict[Node, Text] = {}
         if found.common is not None and found.row_sum is not None:
             roots.append(found.common.value)
@@ -274,11 +276,11 @@ class GradientsWriter(Tiles):
         described: dict[str, object] = {"name": part.name, "count": "", "comment": part.comment}
         if part.listed is not None:
             described |= self.lists(kernel, part.listed, found.own, self.members())
-        roots = self.quickened(part.roots)
+        roots, places = self.quickened(part.roots), self.places_of_captured()
         own = replace(
             kernel, writer=Writer(), names=dict(before.kernel.names), taken=set(kernel.taken)
         )
-        nodes = self.own_nodes(roots)
+        nodes = self.own_nodes([*roots, *places])
         own.free = {**kernel.free, **self.free_of(nodes)}
         own.relaxed = self.relaxed(roots)
         block = Block(own, before)
@@ -287,12 +289,12 @@ class GradientsWriter(Tiles):
         later = {n for n in nodes if found.of_weight in walk((n,))}
         early = [n for n in nodes if n not in later]
         asked = {a for n in later for a in n.args if a in early}
-        asked |= {root for root in roots if root not in later}
+        asked |= {root for root in (*roots, *places) if root not in later}
         wanted = [n for n in early if n in asked]
         block.must_name.update(n for n in wanted if n not in block.known)
         block.write(early, roots=wanted)
         lines: dict[bool, list[str]] = {True: [], False: []}
-        for total, root in zip(found.totals, roots, strict=True):
+        for total, root in zip(found.totals, roots, strict=False):
             if root not in later:
                 lines[True].append(self.add(own, block, total, root, names))
         pieces[f"{part.name}_weights"] = own.writer
@@ -301,7 +303,9 @@ class GradientsWriter(Tiles):
         roots_after = [root for root in roots if root in later]
         block.must_name.update(roots_after)
         block.write([n for n in nodes if n in later], roots=roots_after)
-        for total, root in zip(found.totals, roots, strict=True):
+        for store, root in zip(found.captured, roots, strict=False):
+            self.add_captured(own, block, store, root)
+        for total, root in zip(found.totals, roots, strict=False):
             if root in later:
                 lines[False].append(self.add(own, block, total, root, names))
         pieces[f"{part.name}_scores"] = own.writer
@@ -329,6 +333,42 @@ class GradientsWriter(Tiles):
         name = self.name(total)
         operand = self.operand_of(total, names)
         return f"{name} = tl.dot({text}, {operand}, {name}{self.exact()})"
+
+    def places_of_captured(self) -> list[Node]:
+        """Return what says where captured tensors' gradients are added to."""
+        indices = [store.index for store in self.found.captured]
+        found = [node for index in indices for node in indirect_nodes(index)]
+        return found + [guard for index in indices for guard in index_guards(index)]
+
+    def add_captured(self, kernel: KernelWriter, block: Block, store: Store, root: Node) -> None:
+        """Write what is added to the gradient of a captured tensor.
+
+        A place that is the same all along a tile is added to once: atomic updates of one number
+        wait for each other.
+        """
+        address, along = block.pointer(store.buffer, store.index)
+        guards = [block.value(guard).source for guard in index_guards(store.index)]
+        for guard in index_guards(store.index):
+            along |= kernel.node_dims(guard)
+        sides = (self.own.dim(True), self.across.dim(False))
+        places = {dim.place for dim in along}
+        masks = [side.mask for side in sides if side.mask]
+        value, source = block.value(root).source, (store.source,)
+        if masks:
+            value = f"tl.where({' & '.join(masks)}, {value}, 0.0)"
+        summed = [side.place for side in sides if side.place not in places]
+        if len(summed) == 2:
+            value = f"tl.sum({value})"
+        elif summed:
+            value = f"tl.sum({value}, {summed[0]}, keep_dims=True)"
+        name = kernel.name("added")
+        kernel.writer.line(f"{name} = {value}", source)
+        kept = [f"({name} != 0)", *(f"({guard})" for guard in guards)]
+        mask = " & ".join(kept + [s.mask for s in sides if s.mask and s.place in places])
+        shape = [str(side.block) if side.place in places else "1" for side in sides]
+        if places & {0, 1}:
+            address = f"tl.broadcast_to({address}, ({', '.join(shape)}))"
+        kernel.writer.line(f'tl.atomic_add({address}, {name}, mask={mask}, sem="relaxed")', source)
 
     def operand_of(self, total: Total, names: dict[Node, str]) -> str:
         """Return the name of the tile that a gradient's products have on their right."""

@@ -67,6 +67,8 @@ class Gradients:
         by_keys: Whether a program has keys.
         common: Where what a row's weights have in common goes; None where it is read.
         row_sum: The sum over the row that it comes from.
+        captured: What is added to the gradients of captured tensors, in a kernel that has no
+            other ones.
     """
 
     batch: Symbol | None
@@ -84,6 +86,7 @@ class Gradients:
     by_keys: bool
     common: Store | None = None
     row_sum: Reduce | None = None
+    captured: tuple[Store, ...] = ()
 
     @property
     def pairs(self) -> Expr:
@@ -109,6 +112,7 @@ class Gradients:
     def roots(self, masked: bool) -> tuple[Node, ...]:
         """Return what is multiplied, within blocks that are kept in part or whole."""
         roots = tuple(total.root for total in self.totals)
+        roots += tuple(store.value for store in self.captured)
         if self.kept is None:
             return roots
         kept = self.mask if masked and self.mask is not None else const(True, self.kept.dtype)
@@ -162,6 +166,9 @@ def is_gradient(body: Body) -> bool:
 
 def match_gradients(body: Body) -> Gradients:
     """Return the parts of a body as ``lower/attention_backward.py`` made it."""
+    captured = tuple(store for store in body.stores if store.mode == "add")
+    if captured:
+        return _match_captured(body, captured)
     rows = [store for store in body.stores if not _multiplies(store.value)]
     totals = tuple(_total(store) for store in body.stores if store not in rows)
     sums = [n for store in rows for n in walk((store.value,), Reduce) if isinstance(n, Reduce)]
@@ -170,8 +177,7 @@ def match_gradients(body: Body) -> Gradients:
     *members, over = outer[0].axes
     *others, own = body.axes
     batch, head = (axis if axis.size != 1 else None for axis in others)
-    conditions = [n.args[0] for n in body.nodes() if isinstance(n, Op) and n.name == "where"]
-    kept = next((c for c in conditions if _has_list(c)), None)
+    kept = _kept(body)
     partial, full, mask = parts_of_mask(kept)
     by_keys = own in {s for e in score.args[1].exprs() for s in e.symbols()}
     return Gradients(
@@ -191,6 +197,25 @@ def match_gradients(body: Body) -> Gradients:
         rows[0] if rows else None,
         sums[0] if sums else None,
     )
+
+
+def _match_captured(body: Body, captured: tuple[Store, ...]) -> Gradients:
+    """Return the parts of a body that adds to the gradients of captured tensors."""
+    score, of_weight = _inner_products(body, [])
+    *others, own, over = body.axes
+    batch, head = (axis if axis.size != 1 else None for axis in others)
+    kept = _kept(body)
+    partial, full, mask = parts_of_mask(kept)
+    return Gradients(
+        *(batch, head, own, over, None, score, of_weight, (), kept, mask, partial, full, False),
+        captured=captured,
+    )
+
+
+def _kept(body: Body) -> Node | None:
+    """Return which scores are kept, where there are blocks."""
+    conditions = [n.args[0] for n in body.nodes() if isinstance(n, Op) and n.name == "where"]
+    return next((c for c in conditions if _has_list(c)), None)
 
 
 def _multiplies(node: Node) -> bool:

@@ -83,7 +83,7 @@ def choose_warpgroup_gradients(
     gpu = current_machine().gpu
     if gpu.name != "sm_90" or not gpu.there or not _has_gluon():
         return None
-    if not _gradients_fit(found, buffers):
+    if found.captured or not _gradients_fit(found, buffers):
         return None
     own, over = ("BLOCK_N", "BLOCK_M") if found.by_keys else ("BLOCK_M", "BLOCK_N")
     words = {"BLOCK_M": "queries of a ", "BLOCK_N": "keys of a "}

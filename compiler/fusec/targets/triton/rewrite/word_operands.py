@@ -19,7 +19,7 @@ from fusec.ir import ops
 from fusec.ir.body import Buffer
 from fusec.ir.bounds import bounds
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Cast, Const, IndexValue, Load, Node, Op, const, load, op
+from fusec.ir.node import Cast, Const, Load, Node, Op, const, load, op
 from fusec.ir.walk import free_axes, rewrite, walk
 from fusec.targets.triton.rewrite.packed_operands import (
     NUMBERS,
@@ -325,9 +325,7 @@ def _field(node: Node) -> _Field | None:
 def _constant(node: Node) -> int | None:
     if isinstance(node, Cast) and not node.bitcast and is_whole(node.dtype):
         return _constant(node.args[0])
-    if isinstance(node, Const):
-        return int(node.value)
-    return node.expr.constant if isinstance(node, IndexValue) else None
+    return int(node.value) if isinstance(node, Const) else None
 
 
 __all__ = ["OF_WORDS", "READ", "Words", "as_words", "order_of", "scale_of_columns"]

@@ -22,6 +22,8 @@ _KINDS = {
 
 def _gradients(found: Gradients) -> str:
     names = [("queries", "keys"), ("keys and values", "queries")][found.by_keys]
+    if found.captured:
+        names = (names[0], "keys, of captured tensors")
     own, over = (size_of(axis) for axis in (found.own, found.over))
     return f"gradients of {found.pairs} x {own} {names[0]} from {over} {names[1]}"
 

@@ -164,8 +164,8 @@ def breaks_since(marker: int) -> tuple[GraphBreak, ...]:
         if is_ours(where):
             continue  # TorchDynamo looked at what we compile backward with
         text = str(getattr(entry, "reason", entry))
-        if where is None and _known(text) == _GENERATOR:
-            continue  # one of torch's own, such as zero_grad's in 2.11: what calls it is named
+        if is_torchs_generator(text, where):
+            continue
         if makes_parameters(text):
             if is_within_init(getattr(entry, "user_stack", ())):
                 continue  # the line that makes the module is named itself
@@ -205,6 +205,18 @@ def calling_line(stack: Iterable[Any]) -> SourceLine | None:
 def makes_parameters(reason: str) -> bool:
     """Whether what TorchDynamo says is that a module, or a parameter, is made."""
     return _known(reason) == _PARAMETERS
+
+
+def is_torchs_generator(reason: str, where: SourceLine | None) -> bool:
+    """Whether it is about a generator of torch's own, such as zero_grad's in 2.11.
+
+    What calls it is a break of its own.
+
+    Args:
+        reason: What TorchDynamo says.
+        where: The user's line, if there is one.
+    """
+    return where is None and _known(reason) == _GENERATOR
 
 
 def is_within_init(stack: Iterable[Any]) -> bool:

@@ -9,6 +9,7 @@ import atexit
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -96,9 +97,14 @@ def run(
         }
         assert parent.stdin is not None
         assert parent.stdout is not None
-        parent.stdin.write(json.dumps(request) + "\n")
-        parent.stdin.flush()
-        status = int(parent.stdout.readline())
+        try:
+            parent.stdin.write(json.dumps(request) + "\n")
+            parent.stdin.flush()
+            status = int(parent.stdout.readline())
+        except BaseException:  # out of time, say: nobody is to wait for that child again
+            _parent.cache_clear()
+            os.killpg(parent.pid, signal.SIGKILL)
+            raise
         said = [each.read_text() for each in output]
     return subprocess.CompletedProcess(code, status, *said)
 
@@ -112,6 +118,7 @@ def _parent(modules: str, environment: str) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     atexit.register(_end, process)
     return process

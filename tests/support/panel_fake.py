@@ -86,10 +86,11 @@ def timing(milliseconds: float) -> Timing:
 
 
 class FakeHost:
-    """A `KernelHost` that takes `pause` seconds for each thing it does."""
+    """A `KernelHost` that takes `pause` seconds for each thing it does, or until `go` is set."""
 
     def __init__(self, pause: float) -> None:
         self.pause = pause
+        self.go: threading.Event | None = None
         self.calls: list[str] = []
         self.threads: set[str] = set()
 
@@ -111,6 +112,8 @@ class FakeHost:
         sanitize: bool = False,
     ) -> Verdict:
         self._record("check")
+        if self.go is not None:
+            self.go.wait(60)
         time.sleep(self.pause)
         if not text.strip():
             return Verdict(False, "empty", "the text is empty")

@@ -28,6 +28,7 @@ from fusec.capture.graph_inputs import (
     input_sources,
 )
 from fusec.capture.list_inputs import Flat, has_lists
+from fusec.capture.number_inputs import as_given
 from fusec.capture.number_restarts import (
     forget_numbers,
 )
@@ -109,6 +110,7 @@ class Backend:
         if not any(node.op.startswith("call") for node in module.graph.nodes):
             # TorchDynamo may hand over what only guards came of; there is nothing to show of it.
             return module.forward
+        example_inputs = as_given(module, example_inputs)
         if has_lists(example_inputs):
             flat = Flat(module)
             if not has_lists(given := flat.pick(example_inputs)):

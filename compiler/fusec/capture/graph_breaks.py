@@ -29,6 +29,7 @@ _LOG = r"logging\.Logger method|builtin `_warnings\.warn`"
 _OF_MESSAGES = (_PRINT, _LOG)
 _PARAMETERS = r"torch\.nn\.Parameter\(\)` constructor|[Uu]ninitialized nn\.Module"
 _STEP = "step_unsupported"
+_GENERATOR = r"Attempt to trace generator"
 _NOTHING = "nothing: "  # how a hint begins where there is nothing to mend
 # What TorchDynamo says, as a pattern; what that means; how to mend it. The first match counts.
 _KNOWN: tuple[tuple[str, str, str], ...] = (
@@ -125,6 +126,11 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "call it outside of the compiled code and pass its result in",
     ),
     (
+        _GENERATOR,
+        "a generator, a function with yield, runs in Python",
+        "call it within a function, and compile that",
+    ),
+    (
         r"sparse Tensor",
         "sparse tensors are not captured",
         "convert to a dense tensor outside of the compiled code",
@@ -158,6 +164,8 @@ def breaks_since(marker: int) -> tuple[GraphBreak, ...]:
         if is_ours(where):
             continue  # TorchDynamo looked at what we compile backward with
         text = str(getattr(entry, "reason", entry))
+        if is_torchs_generator(text, where):
+            continue
         if makes_parameters(text):
             if is_within_init(getattr(entry, "user_stack", ())):
                 continue  # the line that makes the module is named itself
@@ -197,6 +205,18 @@ def calling_line(stack: Iterable[Any]) -> SourceLine | None:
 def makes_parameters(reason: str) -> bool:
     """Whether what TorchDynamo says is that a module, or a parameter, is made."""
     return _known(reason) == _PARAMETERS
+
+
+def is_torchs_generator(reason: str, where: SourceLine | None) -> bool:
+    """Whether it is about a generator of torch's own, such as zero_grad's in 2.11.
+
+    What calls it is a break of its own.
+
+    Args:
+        reason: What TorchDynamo says.
+        where: The user's line, if there is one.
+    """
+    return where is None and _known(reason) == _GENERATOR
 
 
 def is_within_init(stack: Iterable[Any]) -> bool:

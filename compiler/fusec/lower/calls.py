@@ -71,6 +71,10 @@ def _functional(node: fx.Node, key: str) -> str:
     return str(name) if known else ""
 
 
+# Its schema does not say that what its first argument holds is gone, or has yet to come.
+_RESIZE = "inductor::resize_storage_bytes_"
+
+
 def mutated(
     target: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[str, ...]:
@@ -81,7 +85,8 @@ def mutated(
     schema = target._schema.arguments
     for position, argument in enumerate(schema):
         given = args[position] if position < len(args) else kwargs.get(argument.name)
-        if argument.alias_info is not None and argument.alias_info.is_write:
+        writes = argument.alias_info is not None and argument.alias_info.is_write
+        if writes or (position == 0 and target.name() == _RESIZE):
             for value in given if isinstance(given, (list, tuple)) else (given,):
                 if isinstance(value, TensorValue):
                     if value.ref is None:

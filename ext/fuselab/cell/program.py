@@ -343,6 +343,8 @@ class Failures:
         place = "in a loop" if looped else "in a place that cannot be resumed"
         reason = f"{breaks.summarize(text)}; {place}, so all of the function runs in eager"
         where = breaks.user_frame(stack)
+        if breaks.is_torchs_generator(text, where):
+            return  # likewise
         if looped and where is not None:
             self.loops.add(where.line)
         self.skips[GraphBreak(reason, breaks.hint_for(text), where)] = None

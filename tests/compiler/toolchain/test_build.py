@@ -293,7 +293,7 @@ def test_nobody_waits_twice_for_a_compiler_that_does_not_answer(
             # Not by CXX, which the thread that builds the native part would read as well.
             cpp_compiler._find_compiler(str(hanging), os.environ["PATH"], ())
     (started,) = (tmp_path / "started").read_text().split()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{started}").exists() and time.monotonic() < deadline:
         if Path(f"/proc/{started}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
             break
@@ -306,7 +306,7 @@ def test_time_limit(store: CacheStore) -> None:
     started = time.monotonic()
     with pytest.raises(BuildTimeout, match=r"0\.01 s") as raised:
         build(KERNEL % "1.0", store=store, time_limit=0.01)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 50  # of sixty that a compiler has otherwise
     assert isinstance(raised.value, TimeoutError)
     assert isinstance(raised.value, FusecError)
 
@@ -363,13 +363,13 @@ def test_interrupt_ends_the_compilers(tmp_path: Path, count: int) -> None:
         text=True,
     )
     try:
-        wait_for(lambda: started.exists() and started.read_text().count("\n") >= 1, 30)
+        wait_for(lambda: started.exists() and started.read_text().count("\n") >= 1)
         output = interrupted(process)
     finally:
         process.kill()
     assert output == "interrupted\n"
     for child in started.read_text().split():
-        wait_for(lambda child=child: not running(int(child)), 5)
+        wait_for(lambda child=child: not running(int(child)))
 
 
 def interrupted(process: subprocess.Popen[str]) -> str:
@@ -380,7 +380,7 @@ def interrupted(process: subprocess.Popen[str]) -> str:
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=15)[0]
+            return process.communicate(timeout=45)[0]
     raise AssertionError("two interrupts do not end it")
 
 

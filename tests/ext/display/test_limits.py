@@ -27,6 +27,7 @@ from fuselab.display.plots import figures as plots
 from fuselab.display.plots import search as plots_search
 from fuselab.display.plots.machine import RooflinePoint, roofline_figure, sweep_figure
 from fuselab.display.plots.tuning import outcome_figure
+from fuselab.panel.tabs import roofline
 from support.panel_fake import timing
 
 sweep = partial(sweep_with, compile=fusec.compile)
@@ -146,6 +147,20 @@ def test_cell_has_a_limit_and_a_page() -> None:
     assert "GB/s" in page.text
     (point,) = limits.roofline_points(cell)
     assert point.bytes == 2 * 64 * 128 * 4
+
+
+def test_symbolic_sizes_have_words_in_place_of_an_empty_table() -> None:
+    torch._dynamo.reset()
+    fused = fuselab.fuse(softmax, dynamic=True)
+    fused(torch.randn(64, 128))
+    cell = fused.result
+    cell.measure(0.02)
+    assert not limits.roofline_points(cell)
+    page = limits.limits_page(cell)
+    found = machine("cpu")
+    for shown in (page.text, page.html, roofline.table([], found, {})):
+        assert limits.NO_ROWS in shown
+        assert "operations" not in shown.lower().replace("operations a", "")
 
 
 # --- sweeps --------------------------------------------------------------------------------

@@ -457,13 +457,14 @@ def test_measure_again(bench, cell):
 
 
 def test_callbacks_return_at_once_and_work_runs_on_the_worker(cell, capfd):
-    cell.host.pause = 0.5
+    cell.host.go = threading.Event()
     panel = opened(cell)
     panel._repr_mimebundle_()
     started = time.monotonic()
     panel.kernels.check.click()
     panel.kernels.keep.click()
-    assert time.monotonic() - started < 0.2
+    assert time.monotonic() - started < 30.0  # of the sixty for which a check would wait here
+    cell.host.go.set()
     settle(panel)
     assert cell.host.threads == {"fuselab-cell_3"}
     assert capfd.readouterr().out == "", "nothing is printed from the worker"
@@ -583,7 +584,7 @@ def test_worker_goes_on_after_a_job_that_fails():
     worker = JobQueue("test", errors.append, lambda _: None)
     worker.submit(lambda: 1 // 0)  # type: ignore[arg-type]
     worker.submit(lambda: done.append(1))
-    assert worker.wait(5)
+    assert worker.wait(60)
     assert isinstance(errors[0], ZeroDivisionError)
     assert done == [1]
 
@@ -601,7 +602,7 @@ def test_worker_takes_jobs_from_many_threads():
         thread.start()
     for thread in threads:
         thread.join()
-    assert worker.wait(10)
+    assert worker.wait(60)
     assert len(done) == 400
 
 

@@ -6,6 +6,8 @@ a GPU it is copied there, by a copy that nobody waits for, and is one of the ker
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -28,7 +30,19 @@ def numbers_to_device(module: fx.GraphModule) -> int:
         for place, captured in enumerate(node.args[-2:], len(node.args) - 2):
             given = [_moved(module.graph, node, each, device, moved) for each in captured]
             node.update_arg(place, tuple(given))
+        if node.target is _HIGHER.flex_attention_backward:
+            node.meta["val"] = _without_gradients(node.meta["val"], device)
     return len(moved)
+
+
+def _without_gradients(results: tuple[Any, ...], device: torch.device) -> tuple[Any, ...]:
+    """Return what the gradients are traced as, with none of numbers: those would be on the CPU."""
+    *others, captured = results
+    kept = [
+        None if isinstance(each, torch.Tensor) and each.device != device else each
+        for each in captured
+    ]
+    return (*others, tuple(kept))
 
 
 def _moved(

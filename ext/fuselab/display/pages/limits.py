@@ -15,6 +15,10 @@ from fuselab.display.pages.page import Page, indented, static_table
 from fuselab.display.plots.machine import RooflinePoint
 
 ABOVE = "above: this machine was slower when its best was timed"
+NO_ROWS = (
+    "No table of its kernels: their times are not known, or their sizes are symbolic, so that how "
+    "much they move and compute is another figure at each call"
+)
 COPIES = "of a copy: of one of as many bytes, which stay in a cache where the kernel's do"
 HEAD = ("kernel", "memory traffic", "of a copy", "operations", "of a product")
 
@@ -116,7 +120,9 @@ def limits_page(cell: Any) -> Page:
         f"cache {words.digits(found.cache / 1e9)} GB/s, "
         f"products {_operations(found.operations)}: {found.method}"
     )
-    notes = [note for note in (machine_line, COPIES if rows else "", above_note(rows)) if note]
-    text = "\n".join([title, *indented([HEAD, *rows]), *(f"  {note}" for note in notes)])
-    html = "".join(f"<div>{note}</div>" for note in notes)
-    return Page(text, f"<b>{title}</b>{static_table(HEAD, rows, len(HEAD))}{html}")
+    notes = [note for note in (machine_line, COPIES if rows else NO_ROWS, above_note(rows)) if note]
+    listed = indented([HEAD, *rows]) if rows else []
+    text = "\n".join([title, *listed, *(f"  {note}" for note in notes)])
+    html = static_table(HEAD, rows, len(HEAD)) if rows else ""
+    html += "".join(f"<div>{note}</div>" for note in notes)
+    return Page(text, f"<b>{title}</b>{html}")

@@ -10,6 +10,7 @@ from fusec.devices import where_computed
 from fusec.timing.limits import MeasuredLimits, machine
 from fuselab.display.pages.limits import (
     COPIES,
+    NO_ROWS,
     above_note,
     copies_of,
     roofline_points,
@@ -85,5 +86,6 @@ def table(
     """Write the roofline as figures."""
     rows = [list(row) for row in roofline_rows(points, found, copies)]
     head = ["Kernel", "Memory traffic", "Of a copy", "Operations", "Of a product"]
-    notes = [note for note in (found.method, COPIES, above_note(rows)) if note]
-    return markup.table(head, rows) + f"<div><i>{escape('; '.join(notes))}</i></div>"
+    notes = [note for note in (found.method, COPIES if rows else NO_ROWS, above_note(rows)) if note]
+    listed = markup.table(head, rows) if rows else ""
+    return listed + f"<div><i>{escape('; '.join(notes))}</i></div>"

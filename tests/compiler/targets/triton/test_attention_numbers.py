@@ -124,7 +124,12 @@ def test_numbers_are_copied_to_the_gpu_without_waiting(device: str, moved: int) 
         graph.call_function(ATTENTION, (*qkv, None, (), 0.1, {}, (number, table), captured))
         for captured in ((), (number,))
     ]
-    graph.output(tuple(calls))
+    backward = graph.call_function(
+        torch.ops.higher_order.flex_attention_backward, (*qkv, None, {}, (number, table), ())
+    )
+    kept = kinds[-1]
+    backward.meta["val"] = (*kinds[:3], (kinds[3], kept))
+    graph.output((*calls, backward))
     assert numbers_to_device(fx.GraphModule({}, graph)) == moved
     copies = graph.find_nodes(op="call_function", target=COPY)
     assert len(copies) == moved
@@ -134,3 +139,7 @@ def test_numbers_are_copied_to_the_gpu_without_waiting(device: str, moved: int) 
     for copy in copies:
         assert copy.kwargs["non_blocking"] is True
         assert copy.meta["val"].device.type == device
+    assert backward.args[-2:] == ((read, table), ())
+    *_, (of_number, of_table) = backward.meta["val"]
+    assert of_table is kept
+    assert (of_number is None) == bool(moved), "no result of the backward pass is on the CPU"

@@ -130,3 +130,17 @@ def test_a_crash_says_where_it_was() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert jobs._where(done.stderr) == ['File "<string>", line 1 in <module>']
     assert not jobs._where("a warning")
+
+
+def test_a_crash_within_eager_is_eagers(tmp_path: Path) -> None:
+    """Also where the program is another behind others, so that it cannot be made again alone."""
+    stack = '  File "state.py", line {n} in {name}\n'
+    frames = [("run", 1)] * 9 + [("run_in_eager", 2), ("problems", 3)]
+    text = "".join(stack.format(name=name, n=n) for name, n in frames)
+    where = jobs._where(f"Fatal Python error: Segmentation fault\n\n{text}")
+    given, command = options(tmp_path, "--state"), [sys.executable, "-c", "raise SystemExit(7)"]
+    row = jobs._ended(3, -11, given, command, where)
+    assert row == {"seed": 3, "eager_ends": "crash: -11, behind other programs"}
+    mine = jobs._where(f"Fatal Python error: Segmentation fault\n\n{text.replace('_in_eager', '')}")
+    alive = [sys.executable, "-c", "print('{}')"]
+    assert "problems" in jobs._ended(3, -11, given, alive, mine)

@@ -9,6 +9,7 @@ statements and ``with`` blocks, so that it can be shrunk.
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 from dataclasses import replace
 from typing import Any
@@ -78,6 +79,8 @@ class _Writer:
             line = f"{name} = {line}" if assigns else line[1:]
             exec(line, {**self.space, **self.values}, made := {})
         except REFUSED:
+            if "torch.func." in line:
+                _leave()
             return None
         if not assigns:
             return Node(line) if all(_is_tame(v) for v in self.values.values()) else None
@@ -155,8 +158,18 @@ def _runs(program: StateProgram) -> bool:
     try:
         space["CALLS"][0](space["f"])
     except Exception:
+        _leave()
         return False
     return True
+
+
+def _leave() -> None:
+    """Have what an exception left within a transform leave it now, and not whenever it is found.
+
+    What comes later would be written otherwise than in a process that had run nothing before.
+    """
+    gc.collect()
+    torch._C._set_fwd_grad_enabled(True)
 
 
 __all__ = ["write"]

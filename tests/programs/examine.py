@@ -123,7 +123,7 @@ def _random(seed: int, options: argparse.Namespace) -> Examined:
 
 
 def _state(seed: int, options: argparse.Namespace) -> Examined:
-    from programs.state import problems, run
+    from programs.state import problems, restore, run
 
     def check(each: StateProgram) -> list[str]:
         try:
@@ -131,6 +131,7 @@ def _state(seed: int, options: argparse.Namespace) -> Examined:
         except Exception:
             return [traceback.format_exc(limit=-6)]
 
+    restore()  # garbage of programs before may have left a block since
     program = contexts.write(seed, length=options.length)
     if options.eager:
         run(program, lambda function: function, device=options.device)

@@ -227,7 +227,8 @@ def _where(errors: str) -> list[str]:
     """Return where a process crashed, if it said so."""
     _, crashed, stack = errors.rpartition("Fatal Python error")
     frames = [line.strip() for line in stack.splitlines() if line.startswith("  File ")]
-    return ["; ".join(frames[:8])] if crashed and frames else []
+    shown = frames[:8] + [each for each in frames[8:] if each.endswith("in run_in_eager")]
+    return ["; ".join(shown)] if crashed and frames else []
 
 
 def _ended(
@@ -238,6 +239,8 @@ def _ended(
     where: Sequence[str] = (),
 ) -> Row:
     """Return what is said of a seed whose process ended: whether eager alone ends it, too."""
+    if any("in run_in_eager" in each for each in where):
+        return {"seed": seed, "eager_ends": f"crash: {status}, behind other programs"}
     if options.state and isinstance(_answer(seed, [*command, "--eager"]), int):
         return {"seed": seed, "eager_ends": f"crash: {status}"}
     return {"seed": seed, "problems": [f"crash: {status}", *where]}

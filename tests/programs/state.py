@@ -122,7 +122,7 @@ def run(
         found.append(Note((0, 0), LEFT, _left()))
     finally:
         prelude.DEVICE, prelude.NUDGE = "cpu", 0.0
-        _restore()
+        restore()
     return found
 
 
@@ -134,6 +134,7 @@ def _left() -> tuple[object, ...]:
         ("included", torch._C._dispatch_tls_local_include_set().raw_repr()),
         ("excluded", torch._C._dispatch_tls_local_exclude_set().raw_repr()),
         ("transform", torch._C._functorch.peek_interpreter_stack() is not None),
+        ("forward gradients", torch._C._is_fwd_grad_enabled()),
         torch.get_default_dtype(),
     )
 
@@ -150,7 +151,7 @@ _KEYS = (torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_loca
 _HEALED: list[Any] = []
 
 
-def _restore() -> None:
+def restore() -> None:
     """Undo what a run may have left, so that it is not the next one's."""
     keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     if any(a != b for a, b in zip(keys, _KEYS, strict=True)):
@@ -162,6 +163,8 @@ def _restore() -> None:
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
     torch.set_grad_enabled(True)
+    # Without them eager ends the process at a jvp under a dispatch mode.
+    torch._C._set_fwd_grad_enabled(True)
     torch.use_deterministic_algorithms(False)
     torch.clear_autocast_cache()
 
@@ -191,7 +194,7 @@ def _problems(program: StateProgram, device: str, options: dict[str, Any]) -> li
         made.append(fusec.compile(function, **options))
         return made[0]  # type: ignore[no-any-return]
 
-    eager = run(program, lambda function: function, device=device)
+    eager = run_in_eager(program, device)
     torch._dynamo.reset()
     mine = run(program, by_fusec, device=device)
     found = compared(program, eager, mine, device)
@@ -220,6 +223,11 @@ def _problems(program: StateProgram, device: str, options: dict[str, Any]) -> li
         left = {_place(each) for each in compared(program, plain, mine, device, way)}
         found = [each for each in found if _place(each) in left or "differ" not in each]
     return found
+
+
+def run_in_eager(program: StateProgram, device: str) -> list[Note]:
+    """Run all calls in eager; a process that ends within, by the stack of it, ends in eager."""
+    return run(program, lambda function: function, device=device)
 
 
 def _place(problem: str) -> str:
@@ -438,4 +446,4 @@ def _differing(want: object, got: object) -> str:
     return f"{type(got).__name__} instead of {type(want).__name__}"
 
 
-__all__ = ["Note", "compared", "problems", "run"]
+__all__ = ["Note", "compared", "problems", "restore", "run", "run_in_eager"]

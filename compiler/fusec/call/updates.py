@@ -48,6 +48,10 @@ def copy_all(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
         if target is value:
             increment_version(target)
             continue
+        if value.numel() and not value.untyped_storage().nbytes():
+            # The graph has freed what it updated before, as sharded weights are behind their use.
+            target.untyped_storage().resize_(0)
+            continue
         targets, values = groups.setdefault((target.dtype, target.device), ([], []))
         targets.append(target)
         values.append(value)

@@ -51,6 +51,7 @@ KINDS: tuple[Kind, ...] = (
     *("similar", "adversarial", "nonfinite", "magnitudes"),
     *("negative", "positive", "zeros", "ones", "layers", "whole", "padding", "sparse", "unit"),
     *("ordinary", "wide", "every power", "small", "tiny", "far", "nan", "one nan"),
+    "many nonfinite",
     *PATTERNS,
 )
 

@@ -40,6 +40,7 @@ Simple = Literal[
     "far",
     "nan",
     "one nan",
+    "many nonfinite",
     "named",
     "named data",
     "named inside",
@@ -50,6 +51,11 @@ Kind = Simple | Pattern
 # How many elements of an adversarial tensor are special: few NaN, since they spread.
 _SHARE = 0.15
 _SHARE_NONFINITE = 0.02
+# Of data a third: what an order of NaN and infinities decides, such as two equal largest ones
+# around a NaN, is then met in many rows.
+_SHARE_MANY = 0.3
+
+_NONFINITE = (float("nan"), float("inf"), float("-inf"))
 
 # What people write in a condition.
 _ROUND = (0.5, -0.5, *range(2, 11), -2, -3, 42, 100, 1000)
@@ -99,7 +105,8 @@ def fresh_inputs(
             ``ordinary`` data are drawn from a normal distribution and ``wide`` ones from one eight
             times as wide, whatever the originals' spread; ``every power`` has as many of each power
             of two as of any other, down to the least that the dtype has; ``small`` and ``tiny``
-            near zero and ``far`` far from it; ``one nan`` stands first in the largest tensor.
+            near zero and ``far`` far from it; ``one nan`` stands first in the largest tensor,
+            ``many nonfinite`` leave no row of data without.
             ``named`` has ``numbers`` first, last and in between, ``named data`` all but in the
             weights, where products of them would widen what is allowed, ``named inside`` the first
             of them everywhere but first and last, ``named weights`` in the weights alone. Others
@@ -288,6 +295,8 @@ def _simple(
         return torch.full_like(values, float("nan"))
     elif kind == "one nan" and way.parameter is None:
         values[0] = float("nan")
+    elif kind == "many nonfinite" and way.parameter is None:
+        values = _sprinkle(values, _NONFINITE, generator, _SHARE_MANY)
     return values
 
 
@@ -308,7 +317,7 @@ def _character(original: torch.Tensor) -> tuple[float, float, float, float]:
 
 def _special(dtype: torch.dtype, kind: Kind, low: float, mean: float, spread: float) -> list[float]:
     if kind == "nonfinite":
-        return [float("nan"), float("inf"), float("-inf")]
+        return list(_NONFINITE)
     info = torch.finfo(dtype)
     large = min(1e4 * max(spread, abs(mean), 1e-3), info.max / 8)
     tiny = info.smallest_normal / 4
@@ -318,9 +327,13 @@ def _special(dtype: torch.dtype, kind: Kind, low: float, mean: float, spread: fl
 
 
 def _sprinkle(
-    values: torch.Tensor, special: Sequence[float], generator: torch.Generator
+    values: torch.Tensor,
+    special: Sequence[float],
+    generator: torch.Generator,
+    share: float | None = None,
 ) -> torch.Tensor:
-    share = _SHARE if len(special) > 3 else _SHARE_NONFINITE
+    if share is None:
+        share = _SHARE if len(special) > 3 else _SHARE_NONFINITE
     where = torch.rand(values.shape, generator=generator) < share
     which = torch.randint(len(special), values.shape, generator=generator)
     return torch.where(where, torch.tensor(special, dtype=torch.float64)[which], values)

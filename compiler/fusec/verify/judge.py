@@ -38,7 +38,7 @@ _ENDURANCE = 3.0
 _FEW_CALLS = 6.0
 
 # Inputs that have values which are no numbers.
-_NONFINITE = frozenset({"nonfinite", "nan", "one nan"})
+_NONFINITE = frozenset({"nonfinite", "nan", "one nan", "many nonfinite"})
 
 Ran = Sequence[tuple[ReferencedCase, RunResult]]
 

@@ -54,6 +54,7 @@ _LABELS: dict[Kind, str] = {
     "far": "inputs far from zero",
     "nan": "NaN alone",
     "one nan": "inputs that begin with NaN",
+    "many nonfinite": "inputs with many NaN and infinities",
 }
 # Of these a small tensor shows as much.
 _SIMPLE = frozenset(_LABELS) - {"similar", "magnitudes", "adversarial", "nonfinite"}

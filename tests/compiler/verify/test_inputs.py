@@ -85,6 +85,9 @@ def test_as_peoples_tensors_are():
     one, *others = made("one nan")
     assert one.isnan().reshape(-1).nonzero().tolist() == [[0]]
     assert all(each.isfinite().all() for each in others)
+    many, kept, _ = made("many nonfinite")
+    assert 0.2 < (~many.isfinite()).float().mean() < 0.4
+    assert kept.isfinite().all()
 
 
 def test_numbers_that_somebody_names():

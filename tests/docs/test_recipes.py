@@ -40,6 +40,7 @@ def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.triton
 def test_the_recipes_do_what_they_say(kitchen: Path) -> None:
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(

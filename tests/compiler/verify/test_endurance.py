@@ -34,7 +34,7 @@ def test_a_leak_on_a_busy_machine(tmp_path, monkeypatch):
 
 
 def test_calls_that_are_timed_say_that_they_come_back():
-    """On a busy machine a block of them may take seconds: silence would pass for an endless loop."""
+    """A block of them takes seconds on a busy machine: silence would pass for an endless loop."""
     told = []
     counted = endurance._Counted(lambda: 0, None, lambda: told.append(counted.calls) is not None)
     for _ in range(100):

@@ -29,7 +29,7 @@ def symbolic_costs(cell: Any) -> dict[str, LineCost]:
     """Return what kernels of symbolic sizes moved and computed at the sizes of the latest call."""
     from fusec.inspect.line_costs import LineCost, graph_line_costs  # imports the compiler
 
-    found = {}
+    found: dict[int, dict[Any, LineCost]] = {}
     for graph in getattr(cell, "latest_graphs", ()):
         found |= graph_line_costs(graph)
     costs = {}
@@ -43,7 +43,7 @@ def symbolic_costs(cell: Any) -> dict[str, LineCost]:
 
 def _is_known(kernel: Any) -> bool:
     """Whether a kernel moves as much at each call."""
-    return min(kernel.generated.read_bytes, kernel.generated.written_bytes) >= 0
+    return bool(min(kernel.generated.read_bytes, kernel.generated.written_bytes) >= 0)
 
 
 def roofline_points(cell: Any, symbolic: Mapping[str, LineCost]) -> list[RooflinePoint]:

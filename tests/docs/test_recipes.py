@@ -43,7 +43,11 @@ def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_recipes_do_what_they_say(kitchen: Path) -> None:
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(
-            [*(str(kitchen / p) for p in ("compiler", "ext")), str(TESTS)]
+            [
+                *(str(kitchen / p) for p in ("compiler", "ext")),
+                str(TESTS),
+                *filter(None, [os.environ.get("PYTHONPATH")]),
+            ]
         ),
         "FUSEC_STRICT": "1",
         "FUSEC_VERIFY": "1",

@@ -22,7 +22,7 @@ from fusec.ir.interpret import run_body
 from fusec.kernel import Kernel
 from fusec.kernel_source import Runnable, simulation
 from fusec.lower.names import in_full, traced_name
-from fusec.random import SameNumbers
+from fusec.random import SameNumbers, generators_kept
 from fusec.report import Verdict
 from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
@@ -39,7 +39,7 @@ from fusec.verify.trials import KeptTrials
 
 def verify(graph: GraphCalls, *, timed: bool) -> Verdict:
     """Return ``CompiledGraph.verify``."""
-    with graph.lock:
+    with graph.lock, generators_kept():
         real = graph.copies()
         verdict = _check_on(graph, real, timed)
         if not verdict.ok:
@@ -103,7 +103,7 @@ def _runs(graph: GraphCalls, inputs: list[Any]) -> _Runs:
 
 def _prepare(graph: GraphCalls, kept: KeptReferences) -> None:
     """Work out what the whole graph will be compared with, where that may be used again."""
-    takes_seed = any(part.draws_seed for part in graph.parts)
+    takes_seed = _draws(graph) or any(part.draws_seed for part in graph.parts)
     # What a graph holds besides its inputs may be another the next time.
     holds = any(node.op in ("get_attr", "call_module") for node in graph.eager.graph.nodes)
     if takes_seed or holds:
@@ -111,7 +111,7 @@ def _prepare(graph: GraphCalls, kept: KeptReferences) -> None:
     inputs = graph.copies()
     with torch.set_grad_enabled(graph.records_gradients):
         runs = _runs(graph, inputs)
-        kept.prepare(runs.eager, runs.float64, inputs)
+        kept.prepare(runs.eager, runs.float64, inputs, draws=False)
 
 
 def _check_on(
@@ -142,7 +142,13 @@ def _check_on(
             known=known,
             run_drawn=runs.drawn,
             halves=runs.halves,
+            draws=_draws(graph),
         )
+
+
+def _draws(graph: GraphCalls) -> bool:
+    """Whether a graph draws from torch's generators, and not only seeds on the CPU."""
+    return not graph.parts or any(part.draws for part in graph.parts)
 
 
 def _input_names(graph: GraphCalls, inputs: Sequence[Any]) -> list[str]:
@@ -199,7 +205,7 @@ def check_edit(
     sanitize: bool = False,
 ) -> Verdict:
     """Check ``text`` for a kernel: guarded worker first, then within the whole graph."""
-    with graph.lock:
+    with graph.lock, generators_kept():
         part, tensors, sizes = graph.kernel_call(kernel)
         case = Case(tuple(tensors), tuple(sizes), "on the real inputs")
         interpreted = is_too_slow(kernel, case)

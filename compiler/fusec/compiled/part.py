@@ -20,6 +20,7 @@ from fusec.call.results import expect, expecting
 from fusec.codegen.host_program import Group, HostProgram, emit_host
 from fusec.codegen.host_values import DTYPES, buffer_bytes, called_as
 from fusec.device.plan import DeviceProgram, device_of, device_program, wanted
+from fusec.devices import CPU
 from fusec.errors import FusecError
 from fusec.ir.program import Compute, Extern, ExternKind
 from fusec.kernel import Kernel, KernelHost
@@ -33,11 +34,21 @@ from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
 
 _MOST_NOTES = 8
+_KNOWN = ("aten", "prims", "mkldnn")  # what is random there is tagged so
 
 
 def is_backward(kind: str) -> bool:
     """Whether a part of this kind computes gradients."""
     return kind.startswith("backward")
+
+
+def _draws(step: Extern, on_cpu: bool) -> bool:
+    """Whether a step may draw from torch's generators, and not only a seed on the CPU."""
+    if step.kind is ExternKind.RANDOM_SEED:
+        return not on_cpu
+    # Nobody knows what an operator of the user's does.
+    known = step.is_plumbing or getattr(step.target, "namespace", "aten") in _KNOWN
+    return step.is_random or not known
 
 
 class CompiledPart:
@@ -51,6 +62,7 @@ class CompiledPart:
         externs: The operators that run as ATen's own kernels, with reasons.
         notes: What the user should know of how it runs.
         draws_seed: Whether its kernels compute random numbers.
+        draws: Whether it draws from torch's generators, and not only a seed on the CPU.
         calls_operators: Whether ATen's operators run in it, and not only kernels.
         announce: Called once, when the part runs for the first time, if there is one.
         epilogue: What ``direct_entry`` does with the outputs; ``entry`` leaves them as they are.
@@ -90,6 +102,8 @@ class CompiledPart:
         self.draws_seed = any(
             isinstance(s, Extern) and s.kind is ExternKind.RANDOM_SEED for s in program.steps
         )
+        on_cpu = all(buffer.device.type == CPU for buffer in program.buffers.values())
+        self.draws = any(_draws(s, on_cpu) for s in program.steps if isinstance(s, Extern))
         self.calls_operators = any(isinstance(step, Extern) for step in program.steps)
         self._namespace: dict[str, Any] = {}
         self._run: Callable[..., list[Any]] | None = None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.codegen.host_program import function_of_buffers, view_of_buffer
 from fusec.codegen.host_values import direct_target, returns_list
@@ -24,7 +22,7 @@ from fusec.device.steps import (
 )
 from fusec.ir.aliases import may_view
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.program import Compute, Extern, ExternKind, Program, TensorRef, tensor_refs
+from fusec.ir.program import Compute, Extern, Program, TensorRef, tensor_refs
 from fusec.target_api.launches import LaunchRecord
 
 
@@ -170,7 +168,7 @@ class _Builder:
                 many,
                 reads,
                 fixed,
-                is_random(step),
+                step.is_random,
                 bool(step.mutates),
                 may_view(step.target),
             )
@@ -220,12 +218,6 @@ def finds_storage(target: object) -> bool:
 def has_refs(value: object) -> bool:
     """Whether there is a tensor in an argument."""
     return any(True for _ in tensor_refs(value))
-
-
-def is_random(step: Extern) -> bool:
-    """Whether an operator draws from torch's generators."""
-    tags = getattr(step.target, "tags", ())
-    return step.kind is ExternKind.RANDOM_SEED or torch.Tag.nondeterministic_seeded in tags
 
 
 __all__ = ["device_steps"]

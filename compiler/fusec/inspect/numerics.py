@@ -23,6 +23,7 @@ from fusec.ir.interpret import body_values, extern_results, run_body, size_value
 from fusec.ir.node import Const, Load, Node, Reduce, Scan
 from fusec.ir.program import Compute, Extern
 from fusec.memory.strided import clone_strided
+from fusec.random import generators_kept, reseed
 from fusec.report import SourceLine
 from fusec.schedule.choices import points
 from fusec.schedule.step_graph import tensor_name
@@ -46,8 +47,9 @@ def trace_part(part: CompiledPart) -> Trace:
         raise NotTraced("it has not run with its inputs kept", "run the cell again")
     given = [clone_strided(t) if isinstance(t, torch.Tensor) else t for t in part.last_inputs]
     devices = {t.device for t in given if isinstance(t, torch.Tensor) and is_gpu(t.device)}
-    with torch.no_grad(), torch.random.fork_rng(devices):
-        torch.manual_seed(_SEED)
+    kept = torch.random.fork_rng(devices) if part.draws else generators_kept()
+    with torch.no_grad(), kept:
+        reseed(_SEED, draws=part.draws)
         written = _written(part, given)
         return _Tracer(part, given, written).run()
 
@@ -82,6 +84,7 @@ class _Tracer:
         written: list[tuple[str, list[torch.Tensor]]],
     ) -> None:
         self.program = part.state.scheduled
+        self.draws = part.draws
         self.written: dict[str, list[torch.Tensor]] = {}
         for buffer, tensors in written:
             self.written.setdefault(buffer, []).extend(tensors)
@@ -142,9 +145,9 @@ class _Tracer:
             )
 
     def _extern(self, step: Extern) -> None:
-        torch.manual_seed(_SEED)  # a seed that is drawn is one and the same in all three
+        reseed(_SEED, draws=self.draws)  # what is drawn is one and the same in all three
         results = extern_results(step, self.own, self.sizes)
-        torch.manual_seed(_SEED)
+        reseed(_SEED, draws=self.draws)
         raised = extern_results(step, self.exact, self.sizes)
         for name, mine, exact in zip(step.outputs, results, raised, strict=False):
             if name:

@@ -139,6 +139,12 @@ class Extern:
         return tuple(name for name in self.outputs if name) + self.mutates
 
     @property
+    def is_random(self) -> bool:
+        """Whether it draws from torch's generators, as far as is known."""
+        tags = getattr(self.target, "tags", ())
+        return self.kind is ExternKind.RANDOM_SEED or torch.Tag.nondeterministic_seeded in tags
+
+    @property
     def has_unknown_size(self) -> bool:
         """Whether the sizes of what it returns depend on values, whatever was promised of them."""
         return torch.Tag.dynamic_output_shape in getattr(self.target, "tags", ())

@@ -12,7 +12,7 @@ the reference: plain torch operators, which eager fallbacks and comparisons with
 
 from __future__ import annotations
 
-from fusec.random.generators import Generators, generators_kept
+from fusec.random.generators import Generators, generators_kept, reseed
 from fusec.random.numbers import (
     MANTISSA,
     ROUNDS,
@@ -43,5 +43,6 @@ __all__ = [
     "random_bits",
     "random_seed",
     "random_word",
+    "reseed",
     "uniform",
 ]

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
+from fusec.random.generators import own_generator
+
 ROUNDS = 7
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _INCREMENTS = (0x9E3779B9, 0xBB67AE85)
@@ -166,8 +168,11 @@ SEED_RANGE = (-(2**63), 2**63 - 1)
 
 
 def random_seed(device: torch.device) -> torch.Tensor:
-    """Return a seed from torch's generator of ``device``: int64, one element."""
-    return torch.randint(*SEED_RANGE, (), dtype=torch.int64, device=device)
+    """Return a seed from the generator of ``device``: int64, one element."""
+    own = own_generator(device)
+    if own is None:
+        return torch.randint(*SEED_RANGE, (), dtype=torch.int64, device=device)
+    return torch.randint(*SEED_RANGE, (), generator=own, dtype=torch.int64, device=device)
 
 
 __all__ = [

@@ -20,6 +20,7 @@ import torch
 
 from fusec.devices import is_gpu
 from fusec.kernel import Kernel
+from fusec.random import generators_kept
 from fusec.systems import this_system
 from fusec.timing import nsight
 from fusec.timing.line_counts import LineCounts, line_counts_on_cpu
@@ -70,7 +71,7 @@ def count_kernels(*graphs: TimedGraph, seconds: float = 0.05) -> tuple[Counted, 
     on_gpus: dict[int, nsight.KernelRun] = {}  # by where their counts are in what was found
     for graph in graphs:
         # Calls have their number of threads once they are made.
-        with graph.lock, torch.no_grad(), torch.random.fork_rng(devices=[]), _one_thread():
+        with graph.lock, torch.no_grad(), generators_kept(), _one_thread():
             for part in graph.parts:
                 if part.last_inputs is None:
                     continue
@@ -101,7 +102,7 @@ def count_lines(graph: TimedGraph, name: str, seconds: float = 0.3) -> LineCount
     Raises:
         FusecError: Its text cannot be built with notes for debuggers.
     """
-    with graph.lock, torch.no_grad(), torch.random.fork_rng(devices=[]), _one_thread():
+    with graph.lock, torch.no_grad(), generators_kept(), _one_thread():
         for part in graph.parts:
             if name not in part.kernels or part.last_inputs is None:
                 continue

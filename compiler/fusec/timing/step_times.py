@@ -15,6 +15,7 @@ from fusec.devices import is_gpu
 from fusec.ir.program import Extern
 from fusec.kernel import Kernel
 from fusec.memory.strided import clone_strided
+from fusec.random import generators_kept
 from fusec.report import SourceLine, Timing
 from fusec.timing.measure import PRECISION, interleave
 
@@ -85,7 +86,7 @@ def step_times(
     Returns:
         In the order in which they run.
     """
-    with graph.lock, torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with graph.lock, torch.no_grad(), generators_kept():
         found: list[tuple[str, Literal["kernel", "extern"], SourceLine | None, Any]] = []
         device = "cpu"
         alive: list[Sequence[torch.Tensor]] = []  # a call knows where they are, and no more

@@ -47,6 +47,7 @@ def check_graph(
     known: GraphReferences | None = None,
     run_drawn: RunDrawn | None = None,
     halves: bool = False,
+    draws: bool = True,
 ) -> Verdict:
     """Compare a whole graph with eager on ``inputs``, and time the two.
 
@@ -68,9 +69,10 @@ def check_graph(
         known: What eager and float64 gave before on the same inputs, used again.
         run_drawn: In float64, with roundings drawn by chance: asked where something is off.
         halves: Whether eager has values of float16 or bfloat16 on the way.
+        draws: Whether it draws from torch's generators: see ``Generators``.
     """
     started = time.perf_counter()
-    state = Generators()
+    state = Generators(draws=draws)
 
     try:
         # The candidate first: no result of eager's may lie about in freed memory.
@@ -107,7 +109,7 @@ def check_graph(
             )
             return [*outputs, *(left[index] for index in updated)]
 
-        figures = _with_roundings(figures, fused, eager, exact, drawn, halves)
+        figures = _with_roundings(figures, fused, eager, exact, drawn, halves, state)
     bad = next((i for i, figure in enumerate(figures) if not figure.ok), None)
     if bad is not None:
         reason = describe(figures[bad])
@@ -146,6 +148,7 @@ def _with_roundings(
     exact: Sequence[torch.Tensor],
     run: Callable[[int], list[torch.Tensor]],
     halves: bool,
+    state: Generators,
 ) -> tuple[OutputError, ...]:
     """Compare what is off once more, beside runs whose roundings are drawn by chance."""
     off = [i for i, figure in enumerate(figures) if not figure.ok]
@@ -155,7 +158,6 @@ def _with_roundings(
             return figures
     roundings = {i: Rounding(exact[i], halves) for i in off}
     large = sum(t.numel() for t in exact) > _LARGE
-    state = Generators()
     try:
         for seed in range(_RUNS_LARGE if large else _RUNS):
             outputs = run(seed)
@@ -218,7 +220,7 @@ class GraphReferences:
     ) -> GraphReferences:
         """Run eager and float64 on copies of ``inputs``, from ``state`` of the random numbers."""
         eager, eager_inputs, held = _run(run_eager, inputs, state)
-        drew = Generators() != state
+        drew = state.now() != state
         exact: list[torch.Tensor] | None = None
         exact_inputs: list[torch.Tensor] = []
         if run_float64 is not None:
@@ -245,6 +247,8 @@ class KeptReferences:
         run_eager: RunGraph,
         run_float64: RunGraph | None,
         values: Sequence[object],
+        *,
+        draws: bool = True,
     ) -> None:
         """Make the references that ``check_graph`` will want, if there are none yet.
 
@@ -254,13 +258,14 @@ class KeptReferences:
             run_eager: As for ``check_graph``.
             run_float64: Likewise.
             values: The graph's inputs, numbers among them; not to be changed from now on.
+            draws: As for ``check_graph``.
         """
         inputs = [value for value in values if isinstance(value, torch.Tensor)]
         large = sum(t.numel() * t.element_size() for t in inputs) > _KEPT_BYTES
         if large or where_computed(inputs) != CPU or self.find(values) is not None:
             return
         self._kept = None
-        state = Generators()
+        state = Generators(draws=draws)
         try:
             made = GraphReferences.made(run_eager, run_float64, inputs, state)
         except RuntimeError:

@@ -126,7 +126,7 @@ class MeasuredCell(CompiledCell):
 
         # What is not called through it need not wait for it.
         ready = native.await_types(MOST_AWAITED) if self._is_native() else True
-        with self.lock:
+        with self.lock, _drawing_nothing():
             graphs = self.latest_graphs
             self._begin_measuring()
             self.early = not ready and self._is_native()
@@ -227,7 +227,7 @@ class MeasuredCell(CompiledCell):
 
     def check(self) -> Verdict | None:
         """Compare every graph's outputs with eager and float64, on real and on random inputs."""
-        with self.lock:
+        with self.lock, _drawing_nothing():
             verdicts = []
             for graph in self.latest_graphs:
                 with self._reported(f"{graph.name} could not be checked"):
@@ -254,12 +254,10 @@ class MeasuredCell(CompiledCell):
         """
         if checked and self._checked != self._state():
             phase("checking")
-            with _drawing_nothing():
-                self.check()
+            self.check()
         if timed and self._measured != self._timed_state():
             phase("measuring")
-            with _drawing_nothing():
-                self.measure(seconds)
+            self.measure(seconds)
         if self.live or self.pending:
             self.begin_run()  # nobody announces the calls of functions
 

@@ -265,6 +265,19 @@ def test_what_looks_at_a_cell_draws_no_numbers_of_the_notebooks(session: Session
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_a_page_about_times_draws_no_numbers_of_the_notebooks(session: Session) -> None:
+    """It times what nobody has timed yet, which was not put back."""
+    cell, program = session.prepare(
+        "y = torch.nn.functional.dropout(x, 0.5)", CellOptions(name="c"), Frontend()
+    )
+    session.namespace["x"] = torch.ones(8, 64)
+    session.run(cell, program)
+    state = torch.get_rng_state()
+    timings_of(cell)
+    assert cell.fused is not None
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_a_limit_that_was_beaten_is_measured_again(session: Session) -> None:
     """It was timed while the machine was busy; asked for again, it must not stay unknown."""
     cell, program = session.prepare("y = x * 2 + 1", CellOptions(name="c"), Frontend())

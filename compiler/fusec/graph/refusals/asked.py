@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map
 
 from fusec.devices import CPU
 from fusec.graph.refusals.shapes import known_sizes, traced_value
+from fusec.random import generators_kept
 
 _MOST = 3  # elements along a dimension of the small tensors
 _WHOLE = 4096  # elements of those that are as large as the call's own, where only such sizes fit
@@ -134,7 +135,7 @@ def _float(dtype: torch.dtype) -> torch.dtype:
 @contextlib.contextmanager
 def _aside(*, records: bool) -> Iterator[None]:
     """Make calls as eager does, and leave no trace of them."""
-    with torch.random.fork_rng(devices=()), warnings.catch_warnings():
+    with generators_kept(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         grads = torch.set_grad_enabled(records)
         with grads, torch._C._DisableAutocast(), unset_fake_temporarily():

@@ -156,6 +156,7 @@ def test_functions_of_other_forms(text: str) -> None:
     assert not only_launches(load_file(start + text, "kernel.py")["launch"])
 
 
+@pytest.mark.triton
 def test_functions_without_a_text_of_their_own() -> None:
     start = FILE.partition("def launch")[0]
     closed = "def around(n):\n    def launch(x):\n        kernel[(n,)](x)\n    return launch\n"

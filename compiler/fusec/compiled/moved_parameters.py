@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from types import FrameType
+from typing import Any
 
 import torch
 from torch import fx
@@ -32,7 +33,7 @@ def capture_again() -> None:
                 deleted = DeletedGuardManagerWrapper("a parameter lies otherwise than it did")
                 for entry in torch._dynamo.eval_frame._debug_get_cache_entry_list(original):
                     if entry.code is frame.f_code:
-                        guards = entry.guard_manager
+                        guards: Any = entry.guard_manager
                         guards.extra_state.invalidate(guards.cache_entry, deleted)
                 return
             frame = frame.f_back

@@ -34,6 +34,13 @@ KERNEL = "fuselab-test"
 # What a cell shows, less the place where a line said what it waited for, and the looks of what
 # stands in a panel's place one day.
 OUTPUT = ".jp-OutputArea-output:not(:has(> span:only-child:is(:empty, .fuselab-instead)))"
+# Waits until a panel is there, or until its place says that there is none.
+CAME_OR_GONE = """async e => {
+    const gone = () => getComputedStyle(e).fontSize === "0px";
+    while (!e.querySelector(".fuselab-panel") && !gone()) {
+        await new Promise(requestAnimationFrame);
+    }
+}"""
 WIDGETS = "@jupyter-widgets/jupyterlab-manager/plugin"
 SECOND = 1000  # Playwright counts milliseconds
 # A state is waited for until it is there: what is quick costs nothing, and a machine may have two
@@ -281,6 +288,21 @@ class Notebook:
                 }
             }"""
         )
+
+    def reopen(self, place: Locator) -> Panel:
+        """Open the notebook again, its kernel being another one; return the panel at a place.
+
+        Where a request to a kernel that just starts is lost, no widget of the page comes back, a
+        plain slider neither: the page is opened once more.
+        """
+        panel = Panel(place)
+        for _ in range(3):
+            self.open(self.name)
+            place.evaluate(CAME_OR_GONE)
+            if panel.root.count():
+                break
+        expect(panel.root).to_be_visible()
+        return panel
 
     def command(self, name: str, **arguments: str) -> None:
         """Execute one of JupyterLab's own commands."""

@@ -383,9 +383,7 @@ def paper_and_slides(tour: Tour) -> None:
 def reopened(tour: Tour) -> None:
     """9: the kernel is gone: the panel says once what to do, and shows no red icons."""
     tour.notebook.restart_kernel()
-    tour.notebook.open("stranger.ipynb")
-    panel = Panel(tour.cell("chain"))
-    expect(panel.root).to_be_visible()
+    panel = tour.notebook.reopen(tour.cell("chain").locator(OUTPUT).last)
     assert "run the cell again" in panel.root.evaluate(BEFORE)
     inside = panel.root.locator(".jupyter-widgets-disconnected").first
     assert inside.evaluate(BEFORE) == "none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from programs.check import problems
+from programs.check import Run, call, compared, problems
 from programs.generate import Program, write
 
 BLOCK = 8
@@ -83,3 +83,28 @@ def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fusec.compile", lambda *_, **__: wrong)
     assert all("output 1: 1 of" in each for each in problems(program))
     assert len(problems(program)) == 2
+
+
+def test_float64_tells_where_eager_rounds_though_it_may_not_derive() -> None:
+    """A sum of 512 halves stops growing in eager; in float64 what backward reads was updated."""
+    lines = (
+        "v0 = torch.zeros_like(a).index_add(0, b, a.index_select(0, b))",
+        "v1 = a.square()",
+        "v2 = F.rms_norm(v1, (1,))",
+        "v1.clamp_(-2, 2)",
+        "return (v0, v2)",
+    )
+    a, b = torch.full([1], 0.92, dtype=torch.bfloat16), torch.zeros(512, dtype=torch.int64)
+    program = Program(0, lines, {"a": a.requires_grad_(), "b": b}, {}, True)
+    eager = call(program.function(), program.fresh())
+    assert eager.outputs[0].item() == 256
+
+    def found(first: float, second: float) -> list[str]:
+        pairs = zip(eager.outputs, (first, second), strict=True)
+        outputs = [torch.full_like(each, number) for each, number in pairs]
+        mine = Run(outputs, eager.inputs, eager.slopes)
+        return compared(program, program.fresh(), eager, mine)
+
+    norm = eager.outputs[1].item()
+    assert not found(472, norm)
+    assert [each.split(":")[0] for each in found(472, norm + 1)] == ["output 1"]

@@ -43,6 +43,8 @@ EXPECTED = (
     "on more than one stream",
     "it updates an input that shares memory with another one",
     "would lose a hook on what a view is returned of",
+    "would record an update that is under no_grad",
+    "would drop requires_grad of a view",
     "which may refuse it",
 )
 

@@ -23,6 +23,7 @@ from fusec.capture.result_modes import (
     loses_hooks,
     mixes_modes,
 )
+from fusec.capture.unrecorded_updates import updates_unrecorded
 from fusec.capture.untraceable import in_short, is_untraceable
 from fusec.graph.refusals.calls import left_to_eager, refused_call
 from fusec.graph.refusals.grown import grown_in_tracing
@@ -68,6 +69,10 @@ _BEFORE: tuple[tuple[str, Callable[[GraphCall], str]], ...] = (
     ("it runs in eager", lambda graph: misses_gradients(graph.module)),
     ("it runs in eager", lambda graph: drops_leaves(graph.module)),
     ("it runs in eager", lambda graph: lets_gradients_through(graph.module)),
+    (
+        "it runs in eager",
+        lambda graph: updates_unrecorded(graph.module, graph.inputs, graph.records),
+    ),
     ("it runs in eager", lambda graph: left_to_eager(graph.module)),
     ("it runs in eager, which may refuse it", lambda graph: refused_call(graph.module)),
     (

@@ -100,7 +100,7 @@ def result_modes(module: fx.GraphModule, records: bool) -> ResultModes:
     """
     results = results_of(module)
     inference = _made_in_inference_mode(module, records)
-    made = [i for i, value in results.items() if _storage(value) in inference]
+    made = [i for i, value in results.items() if storage_of(value) in inference]
     recorded = not records and any(map(_has_history, results.values()))
     if not records and not recorded:
         leaves = any(
@@ -139,11 +139,11 @@ def mixes_modes(module: fx.GraphModule, records: bool) -> str:
             if on:
                 return "autograd is switched on in inference mode, which records nothing"
             continue
-        given = [v for each in node.all_input_nodes for v in _tensors(each)]
-        if node.op == "output" or not any(_storage(v) in made for v in given):
+        given = [v for each in node.all_input_nodes for v in tensors_of(each)]
+        if node.op == "output" or not any(storage_of(v) in made for v in given):
             continue
         # Eager raises where autograd would save it, and where it is updated.
-        if any(map(_has_history, _tensors(node))) or _may_write(node):
+        if any(map(_has_history, tensors_of(node))) or may_write(node):
             return "what was made in inference mode is used where autograd may not save it"
     return ""
 
@@ -161,9 +161,9 @@ def loses_hooks(module: fx.GraphModule, records: bool) -> str:
         return ""
     if records and result_modes(module, records).unrecorded:
         return "AOTAutograd would lose a hook beside a view without a history"
-    hooked = {_storage(v) for n in hooks for each in n.all_input_nodes for v in _tensors(each)}
+    hooked = {storage_of(v) for n in hooks for each in n.all_input_nodes for v in tensors_of(each)}
     views = [v for v in results_of(module).values() if v.requires_grad and v._is_view()]
-    if any(_storage(view) in hooked for view in views):
+    if any(storage_of(view) in hooked for view in views):
         return "AOTAutograd would lose a hook on what a view is returned of"
     return ""
 
@@ -180,16 +180,16 @@ def drops_leaves(module: fx.GraphModule) -> str:
     for node in module.graph.find_nodes(op="call_method", target="requires_grad_"):
         given = node.args[0]
         if isinstance(given, fx.Node) and given.op != "placeholder":
-            leaves |= {id(value) for value in _tensors(given)}
+            leaves |= {id(value) for value in tensors_of(given)}
     if not leaves:
         return ""
     for node in module.graph.nodes:
-        is_leaf = any(id(value) in leaves for value in _tensors(node))
+        is_leaf = any(id(value) in leaves for value in tensors_of(node))
         if is_leaf or any(each in tainted for each in node.all_input_nodes):
             tainted.add(node)
     (output,) = module.graph.find_nodes(op="output")
     for node in output.all_input_nodes:
-        if node in tainted and any(value.requires_grad for value in _tensors(node)):
+        if node in tainted and any(value.requires_grad for value in tensors_of(node)):
             return "AOTAutograd would drop requires_grad_() of a tensor that is made within"
     return ""
 
@@ -200,7 +200,7 @@ def lets_gradients_through(module: fx.GraphModule) -> str:
     The history of such a result begins at the view that was made under ``no_grad``.  AOTAutograd
     makes the result anew of what both are views of, to which its gradient then flows.
     """
-    made = [v for n in module.graph.nodes if n.op != "placeholder" for v in _tensors(n)]
+    made = [v for n in module.graph.nodes if n.op != "placeholder" for v in tensors_of(n)]
     if any(v._is_view() and v.requires_grad and not _has_history(v) for v in made):
         results = [v for v in results_of(module).values() if v._is_view() and _has_history(v)]
         if not all(_reaches_a_leaf(each) for each in results):
@@ -248,7 +248,7 @@ def _views_with_hooks(module: fx.GraphModule, records: bool) -> set[int]:
         id(value)
         for node, _, on in walk(module.graph, records)
         if on and node.op == "call_method" and node.target == "view_as"
-        for value in _tensors(node)
+        for value in tensors_of(node)
         if value.requires_grad
     }
 
@@ -267,7 +267,8 @@ def results_of(module: fx.GraphModule) -> dict[int, torch.Tensor]:
     return found
 
 
-def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
+def tensors_of(node: fx.Node) -> Iterator[torch.Tensor]:
+    """Yield what a node of a captured graph stands for, as fake tensors."""
     for value in pytree.tree_leaves(node.meta.get("example_value")):
         if isinstance(value, torch.Tensor) and not _is_opaque(value):
             yield value
@@ -287,7 +288,7 @@ def _views_without_history(module: fx.GraphModule) -> tuple[set[int], bool]:
     """
     views, bases = [], set[int]()
     for node in module.graph.nodes:
-        for value in _tensors(node):
+        for value in tensors_of(node):
             base = value._base if value._is_view() else None
             if value.requires_grad:
                 bases |= {id(value)} | ({id(base)} if base is not None else set())
@@ -345,7 +346,8 @@ def _has_history(value: torch.Tensor) -> bool:
     return _HISTORIES[value] is not False
 
 
-def _storage(value: torch.Tensor) -> int:
+def storage_of(value: torch.Tensor) -> int:
+    """Return what is the same number for all tensors of the same memory."""
     return int(value.untyped_storage()._cdata)
 
 
@@ -355,15 +357,16 @@ def _made_in_inference_mode(module: fx.GraphModule, records: bool) -> set[int]:
     if not any(name_of(node) == ENTER for node in module.graph.nodes):
         return found
     for node, modes, _ in walk(module.graph, records):
-        for value in _tensors(node):
-            storage = _storage(value)
+        for value in tensors_of(node):
+            storage = storage_of(value)
             if storage not in seen and modes and modes[-1]:
                 found.add(storage)
             seen.add(storage)
     return found
 
 
-def _may_write(node: fx.Node) -> bool:
+def may_write(node: fx.Node) -> bool:
+    """Whether a node of a captured graph may update what it is given, by its name."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return name.endswith("_") or name in _WRITES or "out" in node.kwargs
 
@@ -375,7 +378,10 @@ __all__ = [
     "history",
     "lets_gradients_through",
     "loses_hooks",
+    "may_write",
     "mixes_modes",
     "result_modes",
     "results_of",
+    "storage_of",
+    "tensors_of",
 ]

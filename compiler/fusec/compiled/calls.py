@@ -15,10 +15,11 @@ from torch.autograd import forward_ad
 from fusec.call.eager_graph import run_eagerly
 from fusec.call.epilogue import Epilogue
 from fusec.call.grad_mode import in_modes
-from fusec.call.input_check import SharedMemory
+from fusec.call.input_check import SharedMemory, UnexpectedInput
 from fusec.call.native_program import NativeProgram
 from fusec.call.recorded_plan import RecordedPlan
 from fusec.compiled.held import Held
+from fusec.compiled.moved_parameters import capture_again, holds_tensors
 from fusec.compiled.part import CompiledPart
 from fusec.errors import FusecError
 from fusec.kernel import Kernel
@@ -148,6 +149,11 @@ class GraphCalls:
         try:
             return self.compiled(*inputs)
         except SharedMemory:  # raised before anything ran
+            return self.run_captured(*inputs)
+        except UnexpectedInput:  # likewise
+            if not holds_tensors(self.eager):
+                raise
+            capture_again()
             return self.run_captured(*inputs)
 
     def run_captured(self, *inputs: Any) -> Any:

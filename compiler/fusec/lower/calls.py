@@ -28,7 +28,9 @@ def read_results(node: fx.Node) -> frozenset[int] | None:
 
 # What torch says before an operator's name of how it runs it, and behind it of what it is given.
 _BEFORE = re.compile("^(?:_|native_|foreach_|fused_|unsafe_|linalg_)+(?=[a-z])")
-_BEHIND = re.compile("(?:_legit.*|_functional|_data|_pointwise|_no_update|_ex|_)$")
+_BEHIND = re.compile(
+    "(?:_legit.*|_with_noise(?:_functional)?|_functional|_data|_pointwise|_no_update|_ex|_)$"
+)
 _LONG = ("multi_head_attention_forward", "scaled_dot_product_attention")  # kernels are parts of it
 # What a decomposition does for memory's sake says nothing of what was asked for.
 _MOVES = frozenset("clone to copy alias expand view permute unsqueeze squeeze".split())

@@ -126,6 +126,38 @@ def _dropout(
     return source.call(aten.mul.Tensor, masked, scale), kept
 
 
+@_rule(aten.rrelu_with_noise_functional.default)
+def _rrelu(
+    source: Source,
+    result: torch.Tensor,
+    x: Any,
+    noise: Any,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: object = None,
+) -> Any:
+    """Return the result and its slopes: a number for every element, whatever its sign.
+
+    ATen draws for those below zero alone, one after the other: a sign that is rounded away would
+    give all later elements other slopes.
+    """
+    if not training or generator is not None or not 0 <= upper - lower < math.inf:
+        return NotImplemented  # nothing is drawn, or ATen raises
+    numbers = source.draw(result, "uniform", _real(result.dtype))
+    drawn = source.call(aten.mul.Tensor, numbers, upper - lower)
+    drawn = source.call(aten.add.Tensor, drawn, lower)
+    falling = source.call(aten.le.Scalar, x, 0)
+    rising = source.call(aten.logical_not.default, falling)  # NaN is not below zero
+    slopes = source.call(aten.masked_fill.Scalar, drawn, rising, 1)
+    # float64 where eager stands for a graph in another type
+    dtype = x.dtype if isinstance(x, torch.Tensor) else result.dtype
+    sloped = _cast(source, source.call(aten.mul.Tensor, x, slopes), dtype)
+    if not is_contiguous_or_false(result):  # ATen's result lies in order, its slopes as x does
+        sloped = source.call(aten.clone.default, sloped, memory_format=torch.contiguous_format)
+    return sloped, _cast(source, slopes, dtype)
+
+
 @_rule(aten.uniform.default)
 def _uniform(source: Source, result: torch.Tensor, x: Any, low: float = 0, high: float = 1) -> Any:
     if not low <= high or result.device.type == CPU:
@@ -251,7 +283,7 @@ class SameNumbers(TorchDispatchMode):
                 seeds[device] = random_seed(device)
             return seeds[device]
 
-        self.source = Source(seed, lambda function, *args: function(*args))
+        self.source = Source(seed, lambda function, *args, **given: function(*args, **given))
 
     def __torch_dispatch__(
         self,
@@ -268,8 +300,14 @@ class SameNumbers(TorchDispatchMode):
         """
         given = kwargs or {}
         in_place = _IN_PLACE.get(func)
-        target = in_place or func
+        target = in_place or _FILLING.get(func, func)
         if target not in RULES:
+            # In inference mode operators come here that autograd takes apart first.
+            if torch.is_inference_mode_enabled() and func._can_decompose():
+                with self:
+                    parts = func.decompose(*args, **given)
+                if parts is not NotImplemented:
+                    return parts
             return func(*args, **given)
         like = torch.empty_like(args[0]) if in_place else _result_like(func, args, given)
         if not may_replace(target, like, given):
@@ -283,6 +321,9 @@ class SameNumbers(TorchDispatchMode):
             return func(*args, **given)
         if raised and isinstance(numbers, torch.Tensor):
             numbers = numbers.double()
+        if target is aten.rrelu_with_noise_functional.default and func is not target:
+            numbers, slopes = numbers
+            args[1].copy_(slopes)
         return args[0].copy_(numbers) if in_place else numbers
 
 
@@ -296,7 +337,10 @@ _IN_PLACE = {
     aten.exponential_.default: aten.exponential.default,
     aten.geometric_.default: aten.geometric.default,
     aten.cauchy_.default: aten.cauchy.default,
+    aten.rrelu_with_noise_.default: aten.rrelu_with_noise_functional.default,
 }
+# What writes the second of its results into an argument.
+_FILLING = {aten.rrelu_with_noise.default: aten.rrelu_with_noise_functional.default}
 
 
 def _result_like(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor:

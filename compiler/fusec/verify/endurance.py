@@ -36,8 +36,10 @@ _PRINTED = 1 << 14
 # Calls with nothing in between, and how long they may take.
 _BURST = 250
 _BURST_SECONDS = 0.05
-# How long nothing is heard of it, where one call takes less.
+# How long nothing is heard of it, where one call takes less; and after how many of the calls that
+# are timed that is asked: their threads may have to wait for a processor in each of them.
 _QUIET = 0.1
+_ASKED_AFTER = 16
 # The calls without timing stop after so many seconds of this thread, of which a busy machine has as
 # many, or by the clock; but not while it is open whether something grows.
 _LONG = 1.0
@@ -173,6 +175,8 @@ class _Counted:
         """Call without putting anything back."""
         self.calls += 1
         self.call()
+        if not self.calls % _ASKED_AFTER:
+            self.alive()
 
 
 def _many(counted: _Counted, log: int) -> str:

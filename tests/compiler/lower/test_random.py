@@ -90,6 +90,8 @@ def everything(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         torch.empty(100).geometric_(0.2),
         torch.empty(100).log_normal_(0.0, 0.5),
         x.clone().normal_(1, 2),
+        F.rrelu(x, training=True),
+        F.rrelu(x * 2, 0.2, 0.4, training=True, inplace=True),
         torch.rand(0, 3),
         torch.rand(()),
     )
@@ -217,6 +219,35 @@ def test_forward_and_backward_see_the_same_numbers() -> None:
         torch.testing.assert_close(gradient, wanted)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_random_slopes(dtype: torch.dtype) -> None:
+    """Between their limits below zero, and none above; backward has the same ones."""
+    x = torch.randn(64, 300, dtype=dtype)
+    x[0, :3] = torch.tensor([0.0, -0.0, torch.nan])
+    x.requires_grad_()
+    y = compiled(lambda x: F.rrelu(x, 0.25, 0.5, training=True))(x)
+    (slopes,) = torch.autograd.grad(y.sum(), x)
+    below = (x <= 0).detach()
+    assert bool((slopes[~below] == 1).all())
+    assert 0.25 <= slopes[below].min() < 0.26
+    assert 0.49 < slopes[below].max() <= 0.5
+    torch.testing.assert_close(y, x * slopes, equal_nan=True)
+
+
+def test_random_slopes_lie_as_eagers() -> None:
+    def sloped(x: torch.Tensor) -> torch.Tensor:
+        return torch.rrelu(x, 0.25, 0.5, training=True)
+
+    for x in (torch.randn(5, 3).t(), torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)):
+        torch.manual_seed(5)
+        got = compiled(sloped)(x)
+        torch.manual_seed(5)
+        with SameNumbers():
+            wanted = sloped(x)
+        torch.testing.assert_close(got, wanted)
+        assert got.stride() == wanted.stride() == sloped(x).stride()
+
+
 def test_recomputed_in_a_checkpoint() -> None:
     weight = torch.randn(16, 16, requires_grad=True)
     x = torch.randn(40, 16)
@@ -236,7 +267,9 @@ def test_recomputed_in_a_checkpoint() -> None:
 
 def test_an_option_gives_exactly_eagers_numbers() -> None:
     def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return F.dropout(x, 0.3), torch.rand(20), torch.randn(20), torch.randint(0, 9, (20,))
+        slopes = F.rrelu(x, training=True)
+        numbers = torch.rand(20), torch.randn(20), torch.randint(0, 9, (20,))
+        return F.dropout(x, 0.3), slopes, *numbers
 
     x = torch.randn(10, 10)
     torch.manual_seed(11)

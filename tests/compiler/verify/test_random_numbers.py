@@ -29,6 +29,10 @@ DRAWN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         + torch.where(torch.rand_like(x) < 0.5, x, -x).exp()
         + torch.randn(x.shape, dtype=x.dtype)
     ),
+    # Where eager rounds a sum to 0, or has the other sign, all later slopes are still the same.
+    "slopes": lambda x: (
+        F.rrelu(x * 1.01 - x, 0.1, 0.9, training=True) + F.rrelu(LAYER(x).tanh() + x, training=True)
+    ),
 }
 
 
@@ -65,6 +69,15 @@ def test_tensors_that_decide_have_no_float64_run() -> None:
     verdict = verdict_of(lambda p: torch.bernoulli(p) * 2, torch.rand(64, dtype=BFLOAT16))
     assert verdict.ok
     assert verdict.outputs[0].eager_against_float64 is None
+
+
+@pytest.mark.parametrize("name", ["dropout", "slopes"])
+def test_a_check_in_inference_mode_draws_the_same(name: str) -> None:
+    """Autograd does not take composite operators apart there; the check does."""
+    with torch.inference_mode():
+        verdict = verdict_of(DRAWN[name], torch.randn(96, 64, dtype=BFLOAT16))
+    assert verdict.ok, verdict.reason
+    assert verdict.outputs[0].eager_against_float64 is not None
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, BFLOAT16, torch.float32])

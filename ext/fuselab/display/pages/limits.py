@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fusec.devices import where_computed
 from fusec.timing.limits import MeasuredLimits, copy_time, machine
@@ -14,25 +14,56 @@ from fuselab.display.pages.counters import NO_GPU
 from fuselab.display.pages.page import Page, indented, static_table
 from fuselab.display.plots.machine import RooflinePoint
 
+if TYPE_CHECKING:
+    from fusec.inspect.line_costs import LineCost
+
 ABOVE = "above: this machine was slower when its best was timed"
 NO_ROWS = (
-    "No table of its kernels: their times are not known, or their sizes are symbolic, so that how "
-    "much they move and compute is another figure at each call"
+    "No table of its kernels: their times are not known, or how much they move and compute is not"
 )
 COPIES = "of a copy: of one of as many bytes, which stay in a cache where the kernel's do"
 HEAD = ("kernel", "memory traffic", "of a copy", "operations", "of a product")
 
 
-def roofline_points(cell: Any) -> list[RooflinePoint]:
-    """Return every kernel of a cell whose time and traffic are known, the longest first."""
+def symbolic_costs(cell: Any) -> dict[str, LineCost]:
+    """Return what kernels of symbolic sizes moved and computed at the sizes of the latest call."""
+    from fusec.inspect.line_costs import LineCost, graph_line_costs  # imports the compiler
+
+    found: dict[int, dict[Any, LineCost]] = {}
+    for graph in getattr(cell, "latest_graphs", ()):
+        found |= graph_line_costs(graph)
+    costs = {}
+    for name, kernel in cell.kernels.items():
+        lines = found.get(id(kernel), {}).values()
+        if lines and not _is_known(kernel):
+            counts = sum(line.bytes for line in lines), sum(line.operations for line in lines)
+            costs[name] = LineCost(*counts)
+    return costs
+
+
+def _is_known(kernel: Any) -> bool:
+    """Whether a kernel moves as much at each call."""
+    return bool(min(kernel.generated.read_bytes, kernel.generated.written_bytes) >= 0)
+
+
+def roofline_points(cell: Any, symbolic: Mapping[str, LineCost]) -> list[RooflinePoint]:
+    """Return every kernel of a cell whose time and traffic are known, the longest first.
+
+    Args:
+        cell: A cell, or what is known of one.
+        symbolic: As ``symbolic_costs`` found them.
+    """
     found = []
     for name, kernel in cell.kernels.items():
         timing = cell.kernel_times.get(name)
-        source = kernel.generated
-        if timing is None or min(source.read_bytes, source.written_bytes) < 0:
+        if timing is None:
             continue
-        moved = source.read_bytes + source.written_bytes
-        found.append(RooflinePoint(name, source.operations, moved, timing.median))
+        source, cost = kernel.generated, symbolic.get(name)
+        if _is_known(kernel):
+            moved = source.read_bytes + source.written_bytes
+            found.append(RooflinePoint(name, source.operations, moved, timing.median))
+        elif cost is not None and cost.bytes > 0:
+            found.append(RooflinePoint(name, cost.operations, cost.bytes, timing.median))
     return sorted(found, key=lambda point: -point.seconds)
 
 
@@ -109,7 +140,7 @@ def limits_page(cell: Any) -> Page:
     arguments = [a.device for k in cell.kernels.values() for a in k.signature.arguments]
     found = machine(where_computed(arguments))
     cell.know_limit()
-    points = roofline_points(cell)
+    points = roofline_points(cell, symbolic_costs(cell))
     rows = roofline_rows(points, found, copies_of(points, found.device, cell.traffic))
     title = f"{cell.name}: the limit is not known: a graph did not run, or runs in eager"
     if cell.traffic is not None and cell.traffic.limit > 0:

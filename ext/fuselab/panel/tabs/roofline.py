@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fusec.devices import where_computed
 from fusec.timing.limits import MeasuredLimits, machine
@@ -15,12 +15,16 @@ from fuselab.display.pages.limits import (
     copies_of,
     roofline_points,
     roofline_rows,
+    symbolic_costs,
 )
 from fuselab.display.plots import figures as plots
 from fuselab.display.plots import machine as plots_machine
 from fuselab.panel.tabs.lazy import LazyTab, problem_or
 from fuselab.panel.widgets import markup, plain
 from fuselab.panel.widgets.drawing import Plot
+
+if TYPE_CHECKING:
+    from fusec.inspect.line_costs import LineCost
 
 JOB = "roofline"
 
@@ -34,6 +38,7 @@ class Roofline(LazyTab):
         """Return the button, the plot and the same in figures."""
         self._found: MeasuredLimits | None = None
         self._copies: dict[int, float] = {}
+        self._symbolic: dict[str, LineCost] = {}
         self._drawn: object = None
         self.start_button = plain.button(
             "Against the machine",
@@ -57,14 +62,16 @@ class Roofline(LazyTab):
                 if not cell.kernel_times:
                     cell.refresh()
                 cell.know_limit()
-                self._copies = copies_of(roofline_points(cell), found.device, cell.traffic)
+                self._symbolic = symbolic_costs(cell)
+                points = roofline_points(cell, self._symbolic)
+                self._copies = copies_of(points, found.device, cell.traffic)
             self._found = found
 
         self._bench.do("Measuring the machine", job, JOB)
 
     def draw(self) -> None:
         """Draw the kernels' latest times: those that the table of times has."""
-        points = roofline_points(self._bench.facts)
+        points = roofline_points(self._bench.facts, self._symbolic)
         if self._found is None or points == self._drawn:
             return
         self._drawn = points
@@ -75,7 +82,7 @@ class Roofline(LazyTab):
         """Show what it does now, or the table."""
         self.start_button.disabled = bool(self._bench.activity) or self._bench.simulated
         found = self._found
-        points = roofline_points(self._bench.facts)
+        points = roofline_points(self._bench.facts, self._symbolic)
         value = table(points, found, self._copies) if found is not None else ""
         self.table.value = problem_or(self._bench, "") if self._bench.job == JOB else value
 

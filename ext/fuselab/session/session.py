@@ -293,12 +293,12 @@ class Session(KernelEdits):
 
                 drawing = SearchPicture()
                 draw = lambda run: drawing.draw(run)[0]  # noqa: E731
-        job = TuningJob(kernel, budget, self.lock, draw)
-        if shown is not None:
-            progress = lambda run: job.show(run, shown.show)  # noqa: E731
         from fusec.random import generators_kept  # imports the compiler
 
-        with generators_kept():
+        with generators_kept():  # as they were before the thread draws its first number
+            job = TuningJob(kernel, budget, self.lock, draw)
+            if shown is not None:
+                progress = lambda run: job.show(run, shown.show)  # noqa: E731
             try:
                 job.wait(progress)
             except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -257,12 +258,17 @@ def test_what_looks_at_a_cell_draws_no_numbers_of_the_notebooks(session: Session
     session.namespace["x"] = torch.ones(8, 64)
     session.run(cell, program)
     state = torch.get_rng_state()
-    cell.update(seconds=0.02)
     (kernel,) = cell.kernels.values()
-    session.edit(kernel.name, kernel.source + "\n// a comment\n")
-    session.tune(kernel.name, 0.2)
-    timings_of(cell)
-    assert torch.equal(torch.get_rng_state(), state)
+    edit = kernel.source + "\n// a comment\n"
+    looks: dict[str, Callable[[], object]] = {
+        "update": lambda: cell.update(seconds=0.02),
+        "edit": lambda: session.edit(kernel.name, edit),
+        "tune": lambda: session.tune(kernel.name, 0.2),
+        "times": lambda: timings_of(cell),
+    }
+    for what, look in looks.items():
+        look()
+        assert torch.equal(torch.get_rng_state(), state), what
 
 
 def test_a_page_about_times_draws_no_numbers_of_the_notebooks(session: Session) -> None:

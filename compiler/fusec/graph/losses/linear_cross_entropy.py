@@ -324,8 +324,8 @@ def linear_cross_entropy(
         x, weight = x.to(narrow), weight.to(narrow)
         bias = None if bias is None else bias.to(narrow)
     given = (target, ignored, smoothing, mean, budget)
-    # Autocast converts nothing of this: products go into memory that is there, all else is float32.
-    loss = _LinearCrossEntropy.apply(x, weight, bias, *given)  # type: ignore[no-untyped-call]
+    with torch.autocast(device, enabled=False):  # a GPU's may convert what a CPU's does not
+        loss = _LinearCrossEntropy.apply(x, weight, bias, *given)  # type: ignore[no-untyped-call]
     found: Tensor = loss if wide else loss.to(narrow)
     return found
 

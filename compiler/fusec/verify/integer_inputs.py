@@ -70,9 +70,9 @@ def _others(
     info = torch.iinfo(tensor.dtype)
     count = tensor.numel()
     some = [_of_any_size(info, dice) for _ in range(min(count, _DRAWN))]
-    near = [int(limit) + step for limit in limits for step in (-1, 0, 1)]
+    beside = [int(limit) + step for limit in limits for step in (-1, 0, 1)]
     places = dice.sample(range(len(some)), len(some) // 2)
-    for at, number in enumerate(near[: len(places)]):
+    for at, number in enumerate(beside[: len(places)]):
         some[places[at]] = max(info.min + (info.min < 0), min(number, info.max))
     for label, numbers in (
         ("integers of every size", some),
@@ -100,8 +100,8 @@ def _of_any_size(info: torch.iinfo, dice: random.Random) -> int:
     That has no negative, and dividing it by -1 ends a process on some processors.
     """
     power = 1 << dice.randrange(info.bits - (info.min < 0))
-    near = dice.randrange(power, 2 * power) if dice.random() < 0.5 else power
-    number = near + (dice.randrange(-_NEAR, _NEAR + 1) if dice.random() < 0.5 else 0)
+    drawn = dice.randrange(power, 2 * power) if dice.random() < 0.5 else power
+    number = drawn + (dice.randrange(-_NEAR, _NEAR + 1) if dice.random() < 0.5 else 0)
     number = -number if info.min < 0 and dice.random() < 0.5 else number
     return max(info.min + (info.min < 0), min(number, info.max))
 

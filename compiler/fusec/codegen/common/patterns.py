@@ -118,7 +118,7 @@ def gelu_slope(node: Node, uses: Counter[Node]) -> Node | None:
         if x is None:
             continue
         factor, rest = _factors(density)
-        if rest[x] != 1 or not _near(factor, 1 / math.sqrt(2 * math.pi)):
+        if rest[x] != 1 or not _same_number(factor, 1 / math.sqrt(2 * math.pi)):
             continue
         rest[x] -= 1
         (power,) = (+rest).elements() if (+rest).total() == 1 else (None,)
@@ -135,7 +135,7 @@ def _only_factor(
 ) -> Node | None:
     """Return what ``node`` is ``scale`` times; with a function, what that is of."""
     factor, rest = _factors(node)
-    if rest.total() != 1 or not _near(factor, scale):
+    if rest.total() != 1 or not _same_number(factor, scale):
         return None
     (found,) = rest
     if not function:
@@ -147,7 +147,7 @@ def _is_function(node: Node, name: str, uses: Counter[Node]) -> bool:
     return isinstance(node, Op) and node.name == name and uses[node] == 1
 
 
-def _near(value: float, wanted: float) -> bool:
+def _same_number(value: float, wanted: float) -> bool:
     """Whether a number is another one, in float32 at least."""
     return math.isclose(value, wanted, rel_tol=1e-7)
 

@@ -339,11 +339,13 @@ def ranking_table(run: TuningRun, length: int = 5) -> str:
     alone = run.eager if not run.eager_is_whole else None
     head += ["Against eager, same run"] if alone else []
     rows = []
+    doubtful = noise.unconfirmed(run)
     for place, (timing, index) in enumerate(timed):
         if place >= length and index:
             continue
         marks = ["in use" if run.stopped else "best so far"] if index == noise.in_use(run) else []
         marks += ["at the start"] if index == 0 else []
+        marks += [noise.UNCONFIRMED] if index in doubtful else []
         label = str(run.trials[index])
         row = [f"{label} ({', '.join(marks)})" if marks else label, words.spread(timing)]
         row.append(noise.against(timing, first) if first and index else "")

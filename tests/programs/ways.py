@@ -14,7 +14,6 @@ import torch
 from programs import prelude
 from programs.nodes import StateProgram
 
-
 # What eager says where a parameter is kept in another type than a product is to be in.
 _TWO_TYPES = re.compile(r"same dtype|expected scalar type")
 
@@ -93,7 +92,9 @@ class _Uncached:
         return getattr(torch, name)
 
     @contextlib.contextmanager
-    def autocast(self, *given: Any, cache_enabled: bool | None = None, **named: Any) -> Iterator[None]:
+    def autocast(
+        self, *given: Any, cache_enabled: bool | None = None, **named: Any
+    ) -> Iterator[None]:
         with torch.autocast(*given, cache_enabled=False, **named):
             self.said.append(self.said[-1] if cache_enabled is None else cache_enabled)
             try:

@@ -1,8 +1,8 @@
 """Kernels built with `-O1` in tests of what a program becomes, not of how it is compiled.
 
-g++ takes half as long so, and a third of a run is g++'s. Only `run.py` without `--all` asks for it:
-who chooses a test, or runs them all, has the flags that users have, and so do the tests of targets,
-schedules, nets and checks in every run.
+g++ needs a quarter to a half less, and it takes a third of a run. Only `run.py` without `--all`
+asks: who chooses a test, or runs them all, has the flags that users have, and so do the tests of
+targets, schedules, nets and checks in every run.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import keyword
 import re
 from typing import Any
 
@@ -51,6 +52,8 @@ def identifier(text: str) -> str:
     """Read a Python identifier."""
     if not text.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not a Python identifier")
+    if keyword.iskeyword(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is a keyword of Python; {text}_ is not")
     return text
 
 

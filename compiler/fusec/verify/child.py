@@ -488,7 +488,7 @@ def _guarded(
     given = list(map(InArea, operands, areas))
     used = this_system().bytes_in_use()
     started = time.perf_counter()
-    code = call(given, case["sizes"], threads)
+    code = call(given, case["sizes"], threads) or 0
     seconds = time.perf_counter() - started
     grown = this_system().bytes_in_use() - used
     for area in locked.values():

@@ -112,16 +112,16 @@ def make_trials(
             left.notes.append(f"not checked {label}: {why}")
             left.hurried |= not large
             continue
-        case: Case | None = None
+        fresh: Case | None = None
         try:
-            case = _fresh(candidate, cases[0], kind, label)
-            references = References(case, candidate.interpret)
+            fresh = _fresh(candidate, cases[0], kind, label)
+            references = References(fresh, candidate.interpret)
         except (RuntimeError, IndexError, ValueError, MemoryError) as error:
             if not no_memory(error):
                 # The cell itself does not accept such inputs.
                 left.notes.append(f"not checked {label}: eager refuses them")
                 left.refused.add(kind)
-                trial = refused_trial(candidate, case) if case is not None else None
+                trial = refused_trial(candidate, fresh) if fresh is not None else None
                 if trial is not None:
                     yield trial
             elif kind in NEEDED:
@@ -130,7 +130,7 @@ def make_trials(
                 left.notes.append(f"not checked {label}: there is not enough memory")
                 left.hurried = True
             continue
-        yield ReferencedCase(case, references, kind)
+        yield ReferencedCase(fresh, references, kind)
     if cases and kinds:
         limits = _limits(candidate)
         if limits and cases[0].nbytes <= _SMALL and not candidate.is_interpreted(cases[0]):

@@ -331,7 +331,8 @@ def ranking_table(run: TuningRun, length: int = 5) -> str:
     timed = [(trial.timing, i) for i, trial in enumerate(run.trials) if trial.timing]
     if not timed:
         return ""
-    fastest = min(timed, key=lambda entry: entry[0].median)[1]
+    best, fastest = min(timed, key=lambda entry: entry[0].median)
+    mine = run.trials[run.best].timing if run.best is not None else None
     timed.sort(key=lambda entry: (entry[1] != run.best, entry[0].median))
     first = run.trials[0].timing
     head = ["Configuration", "Median (quartiles)", "Against the start"]
@@ -351,7 +352,9 @@ def ranking_table(run: TuningRun, length: int = 5) -> str:
         row += [noise.against(timing, alone)] if alone else []
         rows.append(row)
     notes = [f"{escape(reason)}." for reason in run.plan_reasons()]
-    if run.stopped and fastest != run.best:
+    led = run.stopped and mine is not None and fastest != run.best
+    # A slower one may have been picked: that is no matter of noise.
+    if led and mine is not None and noise.pace(mine, best) is not noise.Pace.SLOWER:
         notes.append("A lead that is within the noise does not win.")
     if busy := noise.busy_note(timing for timing, _ in timed):
         notes.append(f"{busy[:1].upper()}{busy[1:]}.")

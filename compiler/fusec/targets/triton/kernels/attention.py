@@ -242,10 +242,26 @@ class AttentionWriter(Tiles):
             return described
         return described | self.lists(kernel, loop.listed, self.found.row)
 
-    def score(self, kernel: KernelWriter, before: Block, root: Node) -> tuple[Writer, str]:
-        """Write what becomes of a score; return the statements, and the text of the result."""
+    def score(
+        self,
+        kernel: KernelWriter,
+        before: Block,
+        root: Node,
+        named: dict[Node, str] | None = None,
+    ) -> tuple[Writer, str]:
+        """Write what becomes of a score; return the statements, and the text of the result.
+
+        Args:
+            kernel: The function.
+            before: What is known before.
+            root: The result.
+            named: The names of the other branches of a condition, in which a name may stand for
+                one value only, as its type must be the same; this one's are added.
+        """
+        named = {} if named is None else named
+        names = {**before.kernel.names, **named}
         own = replace(
-            kernel, writer=Writer(), names=dict(before.kernel.names), taken=set(kernel.taken)
+            kernel, writer=Writer(), names=names, taken={*kernel.taken, *named.values()}
         )
         block = Block(own, before)
         block.known[self.found.product] = Text("score")
@@ -253,6 +269,7 @@ class AttentionWriter(Tiles):
         own.free = {**kernel.free, **self.free_of(nodes)}
         own.relaxed = relaxed(self.file.body, root) if self.found.quick else frozenset()
         block.write(nodes, roots=(root, root))
+        named.update(own.names)
         text = block.value(root)
         dims = {dim.place for dim in own.node_dims(root) if dim.size != 1}
         if text.literal or not {0, 1} <= dims:

@@ -197,8 +197,9 @@ class _Writer(GradientsWriter, TemplateParts):
         self.pieces["before"], before = self.before(kernel, roots, known)
         described = []
         given: tuple[str, ...] = ()
+        named: dict[str, dict[Node, str]] = {"weigh": {}, "change": {}}
         for part in parts:
-            steps = self.steps(kernel, part, before)
+            steps = self.steps(kernel, part, before, named)
             given = _GIVEN[: len(steps.given)]
             loop: dict[str, object] = {"name": part.name, "count": "", "comment": part.comment}
             if part.listed is not None:
@@ -237,8 +238,18 @@ class _Writer(GradientsWriter, TemplateParts):
         own.writer.line(statement % address, (load.source,))
         return own.writer
 
-    def steps(self, kernel: KernelWriter, part: Part, before: Block) -> _Steps:
-        """Write what becomes of a step's scores: the weights, then the scores' gradients."""
+    def steps(
+        self, kernel: KernelWriter, part: Part, before: Block, named: dict[str, dict[Node, str]]
+    ) -> _Steps:
+        """Write what becomes of a step's scores: the weights, then the scores' gradients.
+
+        Args:
+            kernel: The function.
+            part: The steps of a list of blocks.
+            before: What is known before.
+            named: The names of the other parts, which are branches of one condition: a name may
+                stand for one value only there, as its type must be the same.
+        """
         found = self.found
         roots = self.quickened(part.roots)
         nodes = self.own_nodes(roots)
@@ -252,8 +263,9 @@ class _Writer(GradientsWriter, TemplateParts):
         changes |= {node: Text(name) for node, name in zip(given, _GIVEN, strict=False)}
         texts = {}
         for name, wanted, known in (("weigh", given, scores), ("change", (change,), changes)):
-            names = dict(before.kernel.names)
-            own = replace(kernel, writer=Writer(), names=names, taken=set(kernel.taken))
+            names = {**before.kernel.names, **named[name]}
+            taken = {*kernel.taken, *named[name].values()}
+            own = replace(kernel, writer=Writer(), names=names, taken=taken)
             own.free = {**kernel.free, **self.free_of(nodes)}
             own.relaxed = self.relaxed(roots)
             block = Block(own, before)
@@ -261,6 +273,7 @@ class _Writer(GradientsWriter, TemplateParts):
             needed = self.needed(wanted, block, nodes)
             block.must_name.update(n for n in wanted if n not in block.known)
             block.write(needed, roots=wanted)
+            named[name].update(own.names)
             self.pieces[f"{part.name}_{name}"] = own.writer
             texts[name] = tuple(block.value(node).source for node in wanted)
         return _Steps(given, texts["weigh"], texts["change"])

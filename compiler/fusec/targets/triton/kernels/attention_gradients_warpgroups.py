@@ -11,7 +11,7 @@ long again (docs/gpu-figures.md).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fusec.ir.body import Store
@@ -197,9 +197,9 @@ class _Writer(GradientsWriter, TemplateParts):
         self.pieces["before"], before = self.before(kernel, roots, known)
         described = []
         given: tuple[str, ...] = ()
-        named: dict[str, dict[Node, str]] = {"weigh": {}, "change": {}}
+        branches: dict[str, list[KernelWriter]] = {"weigh": [], "change": []}
         for part in parts:
-            steps = self.steps(kernel, part, before, named)
+            steps = self.steps(kernel, part, before, branches)
             given = _GIVEN[: len(steps.given)]
             loop: dict[str, object] = {"name": part.name, "count": "", "comment": part.comment}
             if part.listed is not None:
@@ -239,7 +239,11 @@ class _Writer(GradientsWriter, TemplateParts):
         return own.writer
 
     def steps(
-        self, kernel: KernelWriter, part: Part, before: Block, named: dict[str, dict[Node, str]]
+        self,
+        kernel: KernelWriter,
+        part: Part,
+        before: Block,
+        branches: Mapping[str, list[KernelWriter]],
     ) -> _Steps:
         """Write what becomes of a step's scores: the weights, then the scores' gradients.
 
@@ -247,8 +251,8 @@ class _Writer(GradientsWriter, TemplateParts):
             kernel: The function.
             part: The steps of a list of blocks.
             before: What is known before.
-            named: The names of the other parts, which are branches of one condition: a name may
-                stand for one value only there, as its type must be the same.
+            branches: The other lists' statements, which are branches of one condition; these are
+                added.
         """
         found = self.found
         roots = self.quickened(part.roots)
@@ -263,20 +267,36 @@ class _Writer(GradientsWriter, TemplateParts):
         changes |= {node: Text(name) for node, name in zip(given, _GIVEN, strict=False)}
         texts = {}
         for name, wanted, known in (("weigh", given, scores), ("change", (change,), changes)):
-            names = {**before.kernel.names, **named[name]}
-            taken = {*kernel.taken, *named[name].values()}
-            own = replace(kernel, writer=Writer(), names=names, taken=taken)
-            own.free = {**kernel.free, **self.free_of(nodes)}
-            own.relaxed = self.relaxed(roots)
-            block = Block(own, before)
-            block.known.update(known | numbers)
-            needed = self.needed(wanted, block, nodes)
-            block.must_name.update(n for n in wanted if n not in block.known)
-            block.write(needed, roots=wanted)
-            named[name].update(own.names)
-            self.pieces[f"{part.name}_{name}"] = own.writer
+            block = self.step(kernel, before, roots, wanted, known | numbers, {})
+            if named := unlike(block.kernel, branches[name]):
+                block = self.step(kernel, before, roots, wanted, known | numbers, named)
+            branches[name].append(block.kernel)
+            self.pieces[f"{part.name}_{name}"] = block.kernel.writer
             texts[name] = tuple(block.value(node).source for node in wanted)
         return _Steps(given, texts["weigh"], texts["change"])
+
+    def step(
+        self,
+        kernel: KernelWriter,
+        before: Block,
+        roots: Sequence[Node],
+        wanted: Sequence[Node],
+        known: Mapping[Node, Text],
+        named: Mapping[Node, str],
+    ) -> Block:
+        """Write what is wanted of a step's scores, with names that some values have."""
+        nodes = self.own_nodes(roots)
+        names = {**before.kernel.names, **named}
+        taken = {*kernel.taken, *named.values()}
+        own = replace(kernel, writer=Writer(), names=names, taken=taken)
+        own.free = {**kernel.free, **self.free_of(nodes)}
+        own.relaxed = self.relaxed(roots)
+        block = Block(own, before)
+        block.known.update(known)
+        needed = self.needed(wanted, block, nodes)
+        block.must_name.update(n for n in wanted if n not in block.known)
+        block.write(needed, roots=wanted)
+        return block
 
     def needed(self, wanted: Sequence[Node], block: Block, nodes: Sequence[Node]) -> list[Node]:
         """Return what has to be computed for some values, arguments first, of what is not known."""

@@ -12,7 +12,7 @@ import re
 from dataclasses import replace
 
 from fusec.ir.body import Store
-from fusec.ir.node import Load, Node
+from fusec.ir.node import Load
 from fusec.targets.triton.kernels.attention import FINITE, LOWEST, AttentionWriter
 from fusec.targets.triton.kernels.template_parts import TemplateParts, call
 from fusec.targets.triton.plan.choices_attention import Attention, size_of
@@ -110,9 +110,9 @@ class _Writer(AttentionWriter, TemplateParts):
         }
         pieces["before"], before = self.before(kernel, roots, {})
         described = []
-        named: dict[Node, str] = {}
+        branches: list[KernelWriter] = []
         for loop in loops:
-            pieces[loop.name], score = self.score(kernel, before, loop.value, named)
+            pieces[loop.name], score = self.score(kernel, before, loop.value, branches)
             described.append(self.describe(kernel, loop, score))
             if loop.listed is not None:  # one block may be larger than there are keys
                 columns = min(loop.listed.columns, found.sizes[1].constant or 0)

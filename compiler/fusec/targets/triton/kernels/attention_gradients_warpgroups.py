@@ -19,6 +19,7 @@ from fusec.ir.index import Expr
 from fusec.ir.node import Load, Node, Reduce
 from fusec.ir.walk import walk
 from fusec.targets.triton.kernels.attention_gradients import GradientsWriter, Part
+from fusec.targets.triton.kernels.attention_tiles import unlike
 from fusec.targets.triton.kernels.template_parts import TemplateParts, call
 from fusec.targets.triton.plan.attention_gradients import Gradients, given_of, stepped_numbers
 from fusec.targets.triton.plan.tiling import Dim

@@ -150,22 +150,25 @@ def test_a_name_has_one_type_in_both_branches_of_a_step() -> None:
 
     with using(with_warpgroups()):
         found = sources(attend, tuple(t.requires_grad_() for t in sizes.tensors(BF16)))
-    branched = [
+    branches = [
         node
         for source in found
         for node in ast.walk(ast.parse(source.text))
         if isinstance(node, ast.If) and "position" in ast.unparse(node)
     ]
-    assert branched
-    for node in branched:
-        names = "q_idx", "kv_idx", "score", "chosen"
-        first, second = (
-            {line.targets[0].id: {n for n in names if n in ast.unparse(line.value)} for line in lines}
-            for lines in (node.body, node.orelse)
-        )
+    assert branches
+    for node in branches:
+        first, second = map(_read_by_names, (node.body, node.orelse))
         shared = (first.keys() & second.keys()) - {"changed"}
         assert "position" in shared
         assert {name: first[name] for name in shared} == {name: second[name] for name in shared}
+
+
+def _read_by_names(lines: list[ast.stmt]) -> dict[str, set[str]]:
+    """Return what of a step each assigned name is made of."""
+    texts = (ast.unparse(line).partition(" = ") for line in lines)
+    step = "q_idx", "kv_idx", "score"
+    return {name: {each for each in step if each in text} for name, _, text in texts}
 
 
 @pytest.mark.sample(2)

@@ -123,6 +123,7 @@ def test_places_that_are_the_same_along_a_tile_are_added_to_once(gpu: str) -> No
             assert "atom" in code
 
 
+@pytest.mark.slow
 @pytest.mark.triton
 def test_in_deterministic_mode_they_are_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fusec.lower.scatter_steps.is_gpu", lambda device: True)

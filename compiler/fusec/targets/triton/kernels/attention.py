@@ -7,6 +7,7 @@ writer turns into statements as everywhere else.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fusec.ir import ops

@@ -25,7 +25,7 @@ from typing import Any
 
 from support.children import in_threads, json_lines
 
-_AT_ONCE = 25  # tests that one process runs, one after the other
+_AT_ONCE = 12  # tests that one process runs, one after the other
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -55,17 +55,18 @@ class Child:
         path: The file.
         backend: The backend.
         timeout: Seconds a test.
+        cache: Folder in which kernels are kept: that of all processes of a run, so that what
+            every process needs is built once.
     """
 
-    def __init__(self, path: Path, backend: str, timeout: float) -> None:
+    def __init__(self, path: Path, backend: str, timeout: float, cache: str) -> None:
         self.timeout = timeout
-        self.cache = tempfile.TemporaryDirectory()
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(sys.path),
             "OMP_NUM_THREADS": "1",
             "FUSEC_STRICT": "1",  # what fails inside is to be seen, not to run in eager
-            "FUSEC_CACHE_DIR": f"{self.cache.name}/fusec",
+            "FUSEC_CACHE_DIR": f"{cache}/fusec",
         }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "peer.child", str(path), backend],
@@ -90,22 +91,22 @@ class Child:
 
     def _answer(self, seconds: float) -> Any:
         assert self.process.stdout is not None
+        began = time.monotonic()
         timer = threading.Timer(seconds, self.process.kill)
         timer.start()
         try:
             line = self.process.stdout.readline()
         finally:
-            expired = timer.finished.is_set()
             timer.cancel()
         if line:
             return json.loads(line)
+        expired = time.monotonic() - began >= seconds
         return {"verdict": "timeout" if expired else "crash", "why": f"{self.process.wait()}"}
 
     def end(self) -> None:
         """End the process."""
         self.process.kill()
         self.process.wait()
-        self.cache.cleanup()
 
 
 class Run:
@@ -124,17 +125,19 @@ class Run:
         self.rows: list[dict[str, Any]] = list(json_lines(options.report))
         self.done = {(row["file"], row["test"]) for row in self.rows}
         self.count = self.over = 0
+        self.cache = ""
 
     def go(self) -> None:
         """Run the tests that the report has not yet."""
         for path in self.options.files:
             self.files.put(path.resolve())
         jobs = self.options.jobs
-        in_threads(jobs, partial(_each, self.files, self._collect), self._stop)
-        in_threads(jobs, partial(_each, self.waiting, self._run_some), self._stop)
+        with tempfile.TemporaryDirectory() as self.cache:
+            in_threads(jobs, partial(_each, self.files, self._collect), self._stop)
+            in_threads(jobs, partial(_each, self.waiting, self._run_some), self._stop)
 
     def _collect(self, path: Path) -> None:
-        child = Child(path, self.options.backend, self.options.timeout)
+        child = Child(path, self.options.backend, self.options.timeout, self.cache)
         child.end()
         if isinstance(child.names, dict):
             print(f"{path} cannot be imported: python -m peer.child {path} eager", flush=True)
@@ -157,7 +160,7 @@ class Run:
 
         def run(backend: str, name: str) -> dict[str, str]:
             if backend not in children:
-                children[backend] = Child(path, backend, self.options.timeout)
+                children[backend] = Child(path, backend, self.options.timeout, self.cache)
             said = children[backend].run(name)
             if said["verdict"] in ("crash", "timeout"):
                 children.pop(backend).end()

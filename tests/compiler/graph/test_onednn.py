@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -204,3 +205,17 @@ def test_a_wider_product_is_exact_in_float64(name: str) -> None:
         operator.dtype(left, right, torch.float32)
     result = call_exactly(operator.dtype, [left, right, torch.float32], {})
     torch.testing.assert_close(result, left @ right, rtol=0, atol=0)
+
+
+def test_a_bias_beside_columns_of_an_unknown_number() -> None:
+    def project(bias: torch.Tensor, x: torch.Tensor, w: torch.Tensor, n: torch.Tensor) -> Any:
+        columns = n.item()
+        torch._check(columns >= 0)
+        return torch.addmm(bias, x, w.expand(8, columns))
+
+    inputs = torch.randn(1), torch.randn(4, 8), torch.randn(8, 1)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = fusec.compile(project)
+        for number in (5, 1, 3):
+            got = compiled(*inputs, torch.tensor(number))
+            torch.testing.assert_close(got, project(*inputs, torch.tensor(number)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from fusec.graph.choices import onednn_multiplies_faster
 from fusec.graph.facts.insertion import caller
@@ -37,7 +38,7 @@ def _fits(node: fx.Node) -> bool:
     if value.dtype != torch.float32 or value.device.type != "cpu" or not _is_there() or node.kwargs:
         return False
     *biases, left, right = (arg.meta["val"] for arg in node.args)  # type: ignore[union-attr]
-    if any(bias.dim() != 1 or bias.shape[0] != value.shape[1] for bias in biases):
+    if not all(_is_of_columns(bias, value) for bias in biases):
         return False
     sizes = [_hint(size) for size in (*left.shape, right.shape[1])]
     if None in sizes:
@@ -45,6 +46,11 @@ def _fits(node: fx.Node) -> bool:
     rows, inner, columns = (int(size) for size in sizes if size is not None)
     copied = 0 if _has_rows(left) else rows * inner
     return onednn_multiplies_faster(rows, inner, columns, copied)
+
+
+def _is_of_columns(bias: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether a bias surely has a number for each column (a size read from data is not known)."""
+    return bias.dim() == 1 and statically_known_true(bias.shape[0] == value.shape[1])
 
 
 def _is_there() -> bool:

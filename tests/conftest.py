@@ -57,11 +57,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as `slow` what a test with the mark `sample(n)` has beyond n sets of parameters."""
     leave_constants_unread()
+    leave_guards_untimed()
     groups: dict[tuple[object, str], list[pytest.Function]] = {}
     for item in items:
         sampled = item.get_closest_marker("sample") and not item.get_closest_marker("slow")
         if sampled and isinstance(item, pytest.Function):
             groups.setdefault((item.parent, item.originalname), []).append(item)
+    # The longest test first: at the end the other worker would have nothing to do meanwhile.
+    items.sort(key=lambda item: item.path.name != "test_faults.py")
     for group in groups.values():
         mark = group[0].get_closest_marker("sample")
         assert mark is not None
@@ -96,6 +99,15 @@ def verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Have the verifier look at what each stage yields; not where it is timed."""
     if request.node.get_closest_marker("timing") is None:
         monkeypatch.setenv("FUSEC_VERIFY", "1")
+
+
+@pytest.fixture(autouse=True)
+def quick_builds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `make test` asks for it, build quickly what is not about how it is built."""
+    from support import quick_builds
+
+    if quick_builds.quick(request.node):
+        monkeypatch.setattr("fusec.toolchain.compiler._find_compiler", quick_builds.finder())
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -136,6 +148,16 @@ def leave_constants_unread() -> None:
     providers = sys.modules.get("hypothesis.internal.conjecture.providers")
     if providers is not None:
         setattr(providers, "is_local_module_file", lambda path: False)  # noqa: B010 (a module)
+
+
+def leave_guards_untimed() -> None:
+    """Keep TorchDynamo from timing its guards for a log: it empties the processor's cache first.
+
+    fusec's own compilations do without (``capture/quiet_dynamo.py``); tests call ``torch.compile``.
+    """
+    guards = sys.modules.get("torch._dynamo.guards")
+    if hasattr(guards, "profile_guard_manager"):
+        setattr(guards, "profile_guard_manager", lambda *args: 0.0)  # noqa: B010 (a module)
 
 
 @pytest.fixture(autouse=True)

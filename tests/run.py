@@ -42,6 +42,8 @@ def main(arguments: list[str]) -> int:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         if apart:
             stack.enter_context(native_parts(Path(folder, "native")))
+            if quick:
+                os.environ["FUSELAB_QUICK_BUILDS"] = "1"  # tests/support/quick_builds.py
         shared, alone, pages = (Path(folder, f"{name}.xml") for name in ("shared", "alone", "page"))
         printed = Path(folder, "page.txt")
         quiet = f"not serial and not timing{quick}"

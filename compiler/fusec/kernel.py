@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -73,6 +74,7 @@ class Kernel:
         self.host = host
         self.last_verdict: Verdict | None = None
         self.tuning: TuningRun | None = None
+        self._searched = ""  # the edit that the latest search was of, without its values
         self._lock = threading.RLock()
         self._text: str | None = None  # where that is not the generated one
         self._runnable: Runnable | None = None
@@ -210,6 +212,28 @@ class Kernel:
         with self._lock:
             self._text = text
             self._runnable = runnable
+            self._mark_in_use()
+
+    def _mark_in_use(self) -> None:
+        """Let the latest search say which of its trials is in use now, or that none is."""
+        run = self.tuning
+        if run is None:
+            return
+        # Of another text the search has measured nothing.
+        tunables = self.tunables if self._edit() == self._searched else ()
+        values = {tunable.name: tunable.value for tunable in tunables}
+        places = (
+            place
+            for place, trial in enumerate(run.trials)
+            if trial.timing is not None and trial.plan == self.plan and dict(trial.values) == values
+        )
+        best = next(places, None)
+        if best != run.best:
+            self.tuning = replace(run, best=best)
+
+    def _edit(self) -> str:
+        """Return the edit in use without values of tunables; empty where there is none."""
+        return _without_values(self.source) if self.state == "edited" else ""
 
     def adopt(self, other: Kernel) -> Runnable:
         """Take over what is in use, and built, for an equal kernel."""
@@ -286,8 +310,10 @@ class Kernel:
             progress: Called after each trial, between measurements, with the run so far.
             stop: Set it to end the search; the best so far is kept.
         """
-        self.tuning = self.host.tune(self, budget=budget, progress=progress, stop=stop)
-        return self.tuning
+        edit = self._edit()
+        run = self.host.tune(self, budget=budget, progress=progress, stop=stop)
+        self.tuning, self._searched = run, edit
+        return run
 
     def artifact(self, kind: str) -> str:
         """Return a lower form of the text in use.

@@ -58,7 +58,9 @@ def last() -> FusedCell | None:
 
 def edits(name: str) -> tuple[Edit, ...]:
     """Return every text tried for a kernel, kept or refused, the oldest first."""
-    return current_session().edits(name)
+    from fuselab.display.outcomes import Edits
+
+    return Edits.of(name, current_session().edits(name))
 
 
 def edit(name: str, text: str, *, strict: bool = False) -> EditOutcome:

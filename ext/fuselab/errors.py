@@ -22,7 +22,13 @@ class UnknownName(FuselabError, KeyError):
     """A kernel, a cell or a task that does not exist, with those that do."""
 
     def __init__(
-        self, what: str, name: str, known: Iterable[str], nothing: str, cell: str = ""
+        self,
+        what: str,
+        name: str,
+        known: Iterable[str],
+        nothing: str,
+        cell: str = "",
+        cells: Iterable[str] = (),
     ) -> None:
         """Say so.
 
@@ -32,6 +38,7 @@ class UnknownName(FuselabError, KeyError):
             known: Those that there are.
             nothing: What to do where there are none.
             cell: The cell whose they are; all of the notebook's if empty.
+            cells: Whose names stand for what they have.
         """
         self.name = name
         names = list(known)
@@ -46,6 +53,8 @@ class UnknownName(FuselabError, KeyError):
         similar = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
         if similar and cell != name:
             hint = f"did you mean {similar[0]}?" + (f" {hint}" if len(names) > 1 else "")
+        elif whole := difflib.get_close_matches(name, list(cells), n=1, cutoff=0.6):
+            hint = f"did you mean the cell {whole[0]}? %fuse_kernels {whole[0]} lists its {what}s"
         super().__init__(message, hint)
 
     # KeyError would quote the message.

@@ -251,6 +251,22 @@ def one_plus_erf_fit(high: str, terms: int, bits: int) -> Fit:
     )
 
 
+def gelu_slope_fit(scale: str, high: str, terms: int, bits: int) -> Fit:
+    """exp(x^2 / 2) (1 - normal distribution) in 1 / (1 + scale x), absolute error of that tail."""
+
+    def x(t: mp.mpf) -> mp.mpf:
+        return (1 / t - 1) / mp.mpf(scale)
+
+    return Fit(
+        lambda t: mp.exp(x(t) ** 2 / 2) * mp.erfc(x(t) / root(2)) / 2,
+        lambda t: mp.exp(-(x(t) ** 2) / 2),
+        1 / (1 + mp.mpf(scale) * mp.mpf(high)),
+        1,
+        terms,
+        bits,
+    )
+
+
 def one_plus_erf_for_half_fit(high: str, terms: int, bits: int, least: int) -> Fit:
     """log2(erfc(t)) / t in t, error relative to erfc, or to 2^least where that is more."""
     plain = one_plus_erf_fit(high, terms, bits)
@@ -339,6 +355,7 @@ FITS: dict[str, Callable[[], Fit]] = {
     "erf_near.f32": lambda: erf_near_fit("0.93", 6, 24),
     "erf_far.f32": lambda: erf_power_fit("0.92", "4", 7, 24),
     "one_plus_erf.f32": lambda: one_plus_erf_fit("4.2", 8, 24),
+    "gelu_slope.f32": lambda: gelu_slope_fit("0.36", "7", 7, 24),
     "one_plus_erf_for_half.f32": lambda: one_plus_erf_for_half_fit("4.6", 7, 24, -20),
     "one_plus_erf_for_bfloat16.f32": lambda: one_plus_erf_for_half_fit("4.6", 5, 24, -17),
     "exp2_for_half.f32": lambda: exp2_fit(4, 24),

@@ -79,12 +79,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=JUPYTERS, default=list(JUPYTERS))
     options, rest = parser.parse_known_args()
+    # Options of pytest alone choose no tests: all of the project's would run.
+    chosen = any(each.startswith("tests/") for each in rest)
     outcomes = []
     for name in options.only:
         environment = os.environ | JUPYTERS[name]() | {"FUSELAB_REQUIRE_BROWSER": "1"}
         started = time.monotonic()
         print(f"--- {name}", flush=True)
-        command = [sys.executable, "-m", "pytest", *(rest or OWN.get(name, TESTS))]
+        tests = [] if chosen else OWN.get(name, TESTS)
+        command = [sys.executable, "-m", "pytest", *tests, *rest]
         code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
         seconds = time.monotonic() - started
         outcomes.append((name, code, f"{'failed' if code else 'passed'} in {seconds:.0f} s"))

@@ -1,8 +1,9 @@
 """Screenshots of every tab over three real cells, in both themes, and those of the documentation.
 
 ``python tests/browser/pictures.py`` leaves them under ``build/screenshots``, to be looked at;
-``--docs`` also replaces ``panel.png`` and ``fusion.png`` in ``docs/images``.  What axe-core says of
-each tab is printed.
+``--docs`` also replaces ``panel.png`` and ``fusion.png`` in ``docs/images``; with
+``--only norm --tabs Kernels Fusion`` it takes no others, for which a machine is quiet long enough.
+What axe-core says of each tab is printed.
 """
 
 from __future__ import annotations
@@ -102,9 +103,9 @@ def access(panel: Panel, what: str) -> list[str]:
     return lines
 
 
-def show_tabs(notebook: Notebook, panel: Panel, name: str) -> None:
-    """Use every tab, take its pictures, and say what is wrong with it."""
-    for title in ("Kernels", *(title for title in CONTENT if title != "Kernels")):
+def show_tabs(notebook: Notebook, panel: Panel, name: str, titles: list[str]) -> None:
+    """Use the tabs, take their pictures, and say what is wrong with them."""
+    for title in sorted(titles, key=lambda each: each != "Kernels"):
         tab_times(panel, title)
         use(panel, title)
         for line in overflowing(panel.root):
@@ -122,6 +123,7 @@ def main() -> None:
     """Take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=CELLS, default=list(CELLS))
+    parser.add_argument("--tabs", nargs="+", choices=CONTENT, default=list(CONTENT))
     parser.add_argument("--docs", action="store_true", help="replace those in docs/images")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -139,7 +141,7 @@ def main() -> None:
                 expect(panel.editor).to_be_visible()
                 notebook.page.wait_for_timeout(2 * SECOND)
                 notebook.shoot(f"cells-{name}-result", output.first)
-                show_tabs(notebook, panel, name)
+                show_tabs(notebook, panel, name, options.tabs)
                 notebook.close()
         browser.close()
     if options.docs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,6 +148,21 @@ def test_files_that_are_named_are_there() -> None:
 
 def test_the_map_is_a_map() -> None:
     assert len((ROOT / "docs/architecture.md").read_text().splitlines()) <= 120
+
+
+def test_a_stranger_can_type_the_readme_s_cells_along() -> None:
+    """Every name that the notebook's cells use is given in a cell above, none in what is hidden."""
+    part = (ROOT / "README.md").read_text().split("\n## In a notebook")[1].split("\n## ")[0]
+    known = set(dir(builtins))
+    for cell in re.findall(r"(?ms)^```python\n(.*?)^```", part):
+        code = "\n".join(line for line in cell.splitlines() if not line.startswith("%"))
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.alias):
+                known.add((node.asname or node.name).partition(".")[0])
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                known.add(node.id)
+        used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+        assert used <= known, sorted(used - known)
 
 
 # --- the tour ------------------------------------------------------------------------------------

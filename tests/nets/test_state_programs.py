@@ -23,6 +23,7 @@ from programs.state import (
     Note,
     _is_right_otherwise,
     _kind_of,
+    _raised,
     compared,
     problems,
     run,
@@ -73,6 +74,11 @@ def found_in(wanted: StateProgram, broken: Callable[..., Any]) -> list[str]:
 def off_by_little(f: Callable[..., Any], a: torch.Tensor) -> Any:
     (y,) = f(a)
     return (y * 1.001,)
+
+
+def off_by_much(f: Callable[..., Any], a: torch.Tensor) -> Any:
+    (y,) = f(a)
+    return (y * 1.5,)
 
 
 def leaves_gradients_off(f: Callable[..., Any], a: torch.Tensor) -> Any:
@@ -312,3 +318,38 @@ def test_checkpoints_within_a_mode_may_alone_compute_again() -> None:
         plain = run(wanted, lambda f: f, way=way)
         assert compared(wanted, plain, found, "cpu", way)
     assert _is_right_otherwise(wanted, found, "cpu")
+
+
+def casts_in_two_types() -> StateProgram:
+    """Return a program whose parameter is cast to half in an inner block, and then to bfloat16."""
+    inner = Node('with torch.autocast("cpu", torch.float16)', (Node("b = m0(a)"),))
+    body = Node('with torch.autocast("cpu", torch.bfloat16)', (inner, Node("y = m0(a.tanh()) + b")))
+    modules = (Node("m0 = module(nn.Linear(4, 4), 1, torch.float32)"),)
+    return replace(program(), body=(body,), modules=modules)
+
+
+def test_what_eager_raises_for_a_cast_that_autocast_keeps_is_not_expected_of_us() -> None:
+    """By what eager does without the cache, and by nothing less."""
+    wanted = casts_in_two_types()
+    eager = run(wanted, lambda f: f)
+    raised = _raised(eager)
+    assert "same dtype" in raised
+    assert not problems(wanted)
+    way = Way(caches=False)
+    mine = run(wanted, lambda f: f, way=way)
+    assert "raised in eager alone" in "\n".join(compared(wanted, eager, mine, "cpu"))
+    for broken in (off_by_much, forgets_gradients):
+        wrong = run(wanted, lambda f, b=broken: lambda a: b(f, a), way=way)  # type: ignore[misc]
+        assert not _is_right_otherwise(wanted, wrong, "cpu", raised)
+    assert not _is_right_otherwise(wanted, mine, "cpu", "RuntimeError: another one")
+
+
+def test_a_block_without_a_cache_says_that_it_has_one() -> None:
+    """As what is compared with it, but for a program's own ``cache_enabled``."""
+    for text, kept in {"": True, ", cache_enabled=False": False}.items():
+        inner = (Node("y = a @ a.mT"), Node('note("within", state())'))
+        block = Node(f'with torch.autocast("cpu", torch.bfloat16{text})', inner)
+        wanted = replace(program(), body=(block,))
+        plain, other = (run(wanted, lambda f: f, way=way) for way in (Way(), Way(caches=False)))
+        assert not compared(wanted, plain, other, "cpu")
+        assert ("cache", kept) in plain[0].value  # type: ignore[operator]

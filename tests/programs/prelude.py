@@ -219,7 +219,7 @@ def state() -> tuple[object, ...]:
     return (
         *((kind, torch.is_autocast_enabled(kind)) for kind in ("cpu", "cuda")),
         *(torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda")),
-        torch.is_autocast_cache_enabled(),
+        ("cache", torch.is_autocast_cache_enabled()),
         ("gradients", torch.is_grad_enabled()),
         ("inference", torch.is_inference_mode_enabled()),
         torch.get_default_dtype(),

@@ -200,7 +200,7 @@ def _problems(program: StateProgram, device: str, options: dict[str, Any]) -> li
     torch._dynamo.reset()
     mine = run(program, by_fusec, device=device)
     found = compared(program, eager, mine, device)
-    if found and _is_right_otherwise(program, mine, device):
+    if found and _is_right_otherwise(program, mine, device, _raised(eager)):
         found = []
     found += [f"fell back: {each}" for each in made[0].fallbacks if not _is_expected(each)]
     if not found:
@@ -267,17 +267,20 @@ def _baselines(program: StateProgram, eager: Sequence[Note], device: str) -> Ite
 def _theirs(program: StateProgram, eager: Sequence[Note], backend: str, device: str) -> list[str]:
     """Return where one of torch's own backends differs from eager.
 
-    AOTAutograd refuses many programs with a block in inference mode, some only when they run.  What
-    it does with such a one under ``no_grad``, beside eager under ``no_grad``, says what is its own
-    there as well.  It keeps what backward reads, as we do: some programs run backward twice.
+    AOTAutograd refuses many programs with a block in inference mode, some only when they run, some
+    where eager raises something else.  What it does with such a one under ``no_grad``, beside eager
+    under ``no_grad``, says what is its own there as well.  It keeps what backward reads, as we do:
+    some programs run backward twice.
     """
 
     def compiler(function: Callable[..., Any]) -> Callable[..., Any]:
         return torch.compile(function, backend=backend)  # type: ignore[no-any-return]
 
     with torch._functorch.config.patch(donated_buffer=False):
-        theirs = compared(program, eager, run(program, compiler, device=device), device)
-        if any(RAISED in each for each in theirs) and "inference_mode" in str(program):
+        notes = run(program, compiler, device=device)
+        theirs = compared(program, eager, notes, device)
+        refused = any(RAISED in each for each in theirs) or _raised(notes) != _raised(eager)
+        if refused and "inference_mode" in str(program):
             torch._dynamo.reset()
             eager = run(program, lambda function: function, device=device, inference=False)
             other = run(program, compiler, device=device, inference=False)
@@ -285,16 +288,24 @@ def _theirs(program: StateProgram, eager: Sequence[Note], backend: str, device: 
     return theirs
 
 
-def _is_right_otherwise(program: StateProgram, mine: Sequence[Note], device: str) -> bool:
+def _raised(notes: Sequence[Note]) -> str:
+    """Return what a run raised, if it did."""
+    return next((each.value.text for each in notes if isinstance(each.value, Raised)), "")
+
+
+def _is_right_otherwise(
+    program: StateProgram, mine: Sequence[Note], device: str, raised: str = ""
+) -> bool:
     """Whether a run is what eager does in another way that is no worse.
 
     What a checkpointed function does beside computing (it updates a buffer, asks for gradients) is
     done again in eager whenever a saved tensor is asked for.  That depends on what is saved, which
     a compiler decides, and torch says not to rely on it.  Saved tensors with other strides are the
     same numbers, of which torch's layer norm makes other gradients.  Zeros for no gradient are
-    AOTAutograd's; an optimizer with momentum then moves what eager leaves where it is.
+    AOTAutograd's; an optimizer with momentum then moves what eager leaves where it is.  Eager may
+    raise for a parameter that autocast has cast to another type before.
     """
-    for way in Way.others(program):
+    for way in Way.others(program, raised):
         plain = run(program, lambda function: function, device=device, way=way)
         if not compared(program, plain, mine, device, way):
             return True

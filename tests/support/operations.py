@@ -17,7 +17,8 @@ SPECIAL += [1e30, -1e30, math.inf, -math.inf, math.nan, 0.1, 88.5, -87.0, -104.0
 WHOLE = [0, 1, -1, 2, -2, 3, -3, 7, 100, -100, 127, -128, 31, 63, 64, 70]
 # What targets choose for themselves, each for itself.
 FORMS = frozenset(n for n in SCALARS if n.startswith("one_plus_") or SCALARS[n].form_of) | {
-    "nearest_int"
+    "gelu_slope",
+    "nearest_int",
 }
 
 

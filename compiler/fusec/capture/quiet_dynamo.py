@@ -6,7 +6,8 @@ of every file that it traces through for the names of functions, which only anot
 where an optimizer marks its step for the profiler, it warns that it ignores the mark: in a notebook
 a red box, about code that nobody wrote, below every training cell.  Of ``Tensor.item()``
 it says in a dozen lines which setting of its own would help; the report has the graph break, with
-its line and a way to mend it.
+its line and a way to mend it. A function that it does not know (``time.sleep``) is a warning of
+five lines, with the place in torch that warns: the report has that graph break, too.
 
 All are hooked once a process, and look at what the thread is doing: most calls compile nothing, and
 should not pay.  Python's garbage collector rests while TorchDynamo traces.
@@ -29,6 +30,7 @@ _REMARKS = {
     "torch._dynamo.variables.ctx_manager": "Profiler record function",
     "torch._dynamo.variables.tensor": "Graph break from `Tensor.item()`",
 }
+_WARNS, _UNKNOWN = "warn_once", "Dynamo does not know how to trace"
 _thread = threading.local()
 
 
@@ -60,6 +62,7 @@ def install() -> None:
     for name in _REMARKS:
         logging.getLogger(name).addFilter(_says_something)
     _name_no_functions()
+    _warn_of_no_breaks()
     guards: Any = torch._dynamo.guards
     original, log = getattr(guards, _TIMES, None), getattr(guards, "guards_log", None)
     if original is None or log is None:
@@ -94,6 +97,22 @@ def _name_no_functions() -> None:
         return found
 
     setattr(tracing, _NAMES, name)
+
+
+def _warn_of_no_breaks() -> None:
+    """Have TorchDynamo keep to itself which function it does not trace: the report says it."""
+    utils: Any = torch._dynamo.utils
+    original = getattr(utils, _WARNS, None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def warn(msg: str, *args: Any, **kwargs: Any) -> Any:
+        if _is_quiet() and str(msg).startswith(_UNKNOWN):
+            return None
+        return original(msg, *args, **kwargs)
+
+    setattr(utils, _WARNS, warn)
 
 
 _rest: Rest | None = None  # TorchDynamo calls the two below in pairs, under a lock of its own

@@ -10,7 +10,7 @@ import torch
 
 from fusec.ir.body import Body, Buffer, Store
 from fusec.ir.checks import is_check
-from fusec.ir.index import Expr, Symbol, lower_bound, upper_bound
+from fusec.ir.index import Expr, Monomial, Symbol, upper_bound
 from fusec.ir.node import Cast, Const, Dot, Load, Node, Op, Reduce, Scan
 from fusec.ir.scalars import SCALARS
 from fusec.ir.walk import free_axes
@@ -145,22 +145,43 @@ def _places(
         yield from _symbols(body, expr)
         if masked or _does_nothing(body):
             continue
-        low, high, most = lower_bound(expr), upper_bound(expr), upper_bound(size)
-        if not _affine(expr):
+        attained = _range(expr)
+        if attained is None:
             continue  # the bounds of quotients and of products of axes are not attained
-        if low is not None and low < 0:
+        low, high = attained
+        if low < 0:
             yield Problem("out_of_bounds", "", f"{buffer.name} at {expr}: as low as {low}")
-        if high is not None and most is not None and high >= most and size.constant != 1:
+        most = upper_bound(size) if size.constant is None else size.constant
+        if most is not None and high >= most and size.constant != 1:
             yield Problem("out_of_bounds", "", f"{buffer.name} at {expr} of {size}: up to {high}")
 
 
-def _affine(expr: Expr) -> bool:
-    """Whether it is a sum of axes of known sizes, each alone: then both bounds are attained."""
-    atoms = [atom for monomial in expr.terms for atom in monomial]
-    axes = [atom for atom in atoms if isinstance(atom, Symbol) and atom.kind == "axis"]
-    known = all(a.size is not None and a.size.constant is not None for a in axes)
-    simple = all(len(monomial) <= 1 for monomial in expr.terms)
-    return known and simple and len(axes) == len(atoms)
+def _range(expr: Expr) -> tuple[int, int] | None:
+    """Return the least and the largest value of a sum of axes of known sizes, each alone.
+
+    Returns:
+        None for what is not such a sum.
+    """
+    low = high = 0
+    for monomial, factor in expr.terms.items():
+        span = _span(monomial)
+        if span is None:
+            return None
+        first, last = span
+        low += factor * (first if factor > 0 else last)
+        high += factor * (last if factor > 0 else first)
+    return low, high
+
+
+def _span(monomial: Monomial) -> tuple[int, int] | None:
+    """Return the least and the largest value of 1 or of an axis; None of anything else."""
+    if not monomial:
+        return 1, 1
+    atom = monomial[0]
+    if len(monomial) > 1 or not isinstance(atom, Symbol) or atom.kind != "axis":
+        return None
+    size = atom.size.constant if atom.size is not None else None
+    return None if size is None else (0, size - 1)
 
 
 def _does_nothing(body: Body) -> bool:

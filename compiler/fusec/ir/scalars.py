@@ -238,9 +238,15 @@ def _one_plus_erf(x: torch.Tensor) -> torch.Tensor:
     return torch.erfc(-x)
 
 
+def _gelu_slope(x: torch.Tensor) -> torch.Tensor:
+    density = torch.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+    return torch.erfc(x * -math.sqrt(0.5)) * 0.5 + x * density
+
+
 _form("one_plus_erf", "", _one_plus_erf)
 _form("one_plus_erf_for_half", "one_plus_erf", _one_plus_erf)
 _form("one_plus_erf_for_bfloat16", "one_plus_erf", _one_plus_erf)
+_add("gelu_slope", 1, FLOAT32, reference=_gelu_slope, cost=24, smooth=True, word="slope")
 _form("one_plus_tanh", "", lambda x: 1 + torch.tanh(x))
 _form("exp_for_half", "exp", torch.exp)
 _form("sigmoid_for_half", "sigmoid", torch.sigmoid)

@@ -6,11 +6,10 @@ records of each start, which torch's profiler asks, and what Nsight Compute coun
 
 from __future__ import annotations
 
-import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from fusec.systems import this_system
 from fusec.timing import nsight
 from fusec.timing.line_counts import LineCounts, line_counts_on_cpu
 from fusec.timing.step_times import TimedGraph, kernel_launches, step_calls
+from fusec.timing.threads import one_thread
 
 # What CUPTI records of a start, in the profiler's words.
 _RECORDED = {
@@ -71,7 +71,7 @@ def count_kernels(*graphs: TimedGraph, seconds: float = 0.05) -> tuple[Counted, 
     on_gpus: dict[int, nsight.KernelRun] = {}  # by where their counts are in what was found
     for graph in graphs:
         # Calls have their number of threads once they are made.
-        with graph.lock, torch.no_grad(), generators_kept(), _one_thread():
+        with graph.lock, torch.no_grad(), generators_kept(), one_thread():
             for part in graph.parts:
                 if part.last_inputs is None:
                     continue
@@ -102,7 +102,7 @@ def count_lines(graph: TimedGraph, name: str, seconds: float = 0.3) -> LineCount
     Raises:
         FusecError: Its text cannot be built with notes for debuggers.
     """
-    with graph.lock, torch.no_grad(), generators_kept(), _one_thread():
+    with graph.lock, torch.no_grad(), generators_kept(), one_thread():
         for part in graph.parts:
             if name not in part.kernels or part.last_inputs is None:
                 continue
@@ -127,17 +127,6 @@ def _on_cpu(name: str, call: Callable[[], object], seconds: float) -> Counted:
     counts = this_system().count(run)
     events = {name: count / calls for name, count in counts.events.items()}
     return Counted(name, events, calls, counts.missing)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let kernels run on the calling thread alone: others are not counted."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _recorded(kernel: Kernel, call: partial[Any]) -> Counted:

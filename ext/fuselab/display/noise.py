@@ -12,6 +12,7 @@ from fusec.report import Timing
 from fusec.timing.pace import Pace, against, bounds, compared, median, pace, ratio
 from fusec.tuning_report import TuningRun
 
+UNCONFIRMED = "looked faster, not confirmed"
 BUSY = 0.25  # a quartile distance of so much of the median is said once
 
 
@@ -48,6 +49,20 @@ def in_use(run: TuningRun) -> int | None:
     return run.best
 
 
+def unconfirmed(run: TuningRun) -> frozenset[int]:
+    """Return the trials whose times beat what a search put in use, and which are not in use.
+
+    What looks faster once need not be: a search ends with a round in which the leaders are timed
+    in turns, and only what is faster there, round by round, is put in use.
+    """
+    place = in_use(run)
+    own = run.trials[place].timing if place is not None and run.stopped else None
+    if own is None:
+        return frozenset()
+    times = {i: trial.timing for i, trial in enumerate(run.trials) if i != place}
+    return frozenset(i for i, time in times.items() if time and pace(time, own) is Pace.FASTER)
+
+
 def gain(run: TuningRun) -> tuple[Pace, str]:
     """Return how what a search put in use compares with what it started from, and say it."""
     place = in_use(run)
@@ -69,6 +84,7 @@ def total(run: TuningRun) -> int:
 
 
 __all__ = [
+    "UNCONFIRMED",
     "Pace",
     "against",
     "bounds",
@@ -83,4 +99,5 @@ __all__ = [
     "ratio",
     "spread",
     "total",
+    "unconfirmed",
 ]

@@ -17,6 +17,7 @@ from fuselab.display.listing import marked_listing
 from fuselab.display.pages.page import static_table
 from fuselab.display.pages.tuning import eager_words, effect_rows, left_words
 from fuselab.display.style import themed
+from fuselab.display.terminal import fitted, terminal_width
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel
@@ -123,7 +124,7 @@ class EditOutcome:
             lineterm="",
             n=2,
         )
-        bundle: dict[str, Any] = {"text/plain": "\n".join(text)}
+        bundle: dict[str, Any] = {"text/plain": fitted("\n".join(text), terminal_width())}
         plot = ""
         if self.verdict.timing is not None and self.verdict.generated is not None:
             from fuselab.display.pages.page import picture
@@ -204,11 +205,13 @@ class TuningOutcome:
     def rows(self) -> list[dict[str, Any]]:
         """The winner and its runners-up, then what failed."""
         rows: list[dict[str, Any]] = []
+        doubtful = noise.unconfirmed(self.run)
         for rank, (index, trial) in enumerate(self.ranked[: RUNNERS_UP + 1], 1):
             assert trial.timing is not None
             time, _, quartiles = words.spread(trial.timing).partition(" (")
             marks = ["in use"] if index == noise.in_use(self.run) else []
             marks += ["start"] if index == 0 else []
+            marks += [noise.UNCONFIRMED] if index in doubtful else []
             rows.append(
                 {
                     "rank": rank,
@@ -253,7 +256,7 @@ class TuningOutcome:
         lines += [f"  best with each {name} ({range_}): {text}" for name, text, range_ in effects]
         more = "".join(f"<div>{escape(reason)}</div>" for reason in self.run.plan_reasons())
         more += static_table(("tunable", "best time with each value", "range"), effects, 2)
-        bundle: dict[str, Any] = {"text/plain": "\n".join(lines)}
+        bundle: dict[str, Any] = {"text/plain": fitted("\n".join(lines), terminal_width())}
         if self.run.best is not None:
             png = plots.figure_png(plots_search.tuning_figure(self.run, title=self.name))
             bundle["image/png"] = base64.b64encode(png).decode()
@@ -298,7 +301,54 @@ class Table:
     ) -> Mapping[str, Any]:
         """Return the forms that a notebook and a terminal show."""
         rows = self.rows or [(self.empty, *([""] * (len(self.head) - 1)))]
-        html = render.kernels_html(self.head, rows)
-        if self.more:
-            html += f"<div>{escape(self.more)}</div>"
-        return {"text/plain": repr(self), "text/html": themed(html)}
+        html = render.kernels_html(self.head, rows, self.more)
+        text = fitted(repr(self), terminal_width())
+        return {"text/plain": text, "text/html": themed(html)}
+
+
+class Edits(tuple["Edit", ...]):
+    """Every text that was tried for a kernel, the oldest first; shown as a table."""
+
+    name: str
+
+    @classmethod
+    def of(cls, name: str, edits: Sequence[Edit]) -> Edits:
+        """Return the edits of a kernel.
+
+        Args:
+            name: What the user calls it.
+            edits: The oldest first.
+        """
+        found = cls(edits)
+        found.name = name
+        return found
+
+    @property
+    def table(self) -> Table:
+        """A row each: its place, when it was tried, what became of it and why."""
+        rows = [(f"[{i}]", e.date, e.state, _reason(e)) for i, e in enumerate(self)]
+        known = f"fuselab.edits({self.name!r})"
+        more = f"{known}[-1].text is the latest text; fuselab.edit({self.name!r}, text) tries one"
+        return Table(
+            ("", "tried", "became", "because"),
+            rows,
+            f"no text was tried for a kernel named {self.name!r}",
+            more if rows else "",
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        # IPython has a way of its own with tuples, which goes before the form for any terminal.
+        printer.text(fitted(repr(self.table), terminal_width()))
+
+    def _repr_html_(self) -> str:
+        return str(self.table._repr_mimebundle_()["text/html"])
+
+
+def _reason(edit: Edit) -> str:
+    verdict = edit.verdict
+    if verdict is None or verdict.line is None:
+        return edit.reason
+    return f"line {verdict.line} of its text: {verdict.bare or verdict.reason}"

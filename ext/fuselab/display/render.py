@@ -8,7 +8,6 @@ inline ``<svg>``: all looks are literal inline styles, and every box sets its ow
 from __future__ import annotations
 
 import functools
-import textwrap
 import time
 import zlib
 from collections import Counter
@@ -35,64 +34,75 @@ from fuselab.display.listing import (
 from fuselab.display.source_lines import source_text
 from fuselab.display.style import THEME, Style
 from fuselab.display.summary import HEAD_LINES, KernelView, Summary, located
+from fuselab.display.terminal import fitted
 
 MOST_OPENED = 8  # kernels that a line of the cell opens to
 MOST_ROWS = 60
+MOST_LETTERS = 96  # of a sentence behind a label
+MOST_WIDE = 116  # of the sentence that bounds a cell
 
 
-def summary_text(summary: Summary) -> str:
-    """Write a result for a terminal."""
+def summary_text(summary: Summary, width: int | None = None) -> str:
+    """Write a result for a terminal.
+
+    Args:
+        summary: The result.
+        width: How many letters fit beside each other; a line is a line where None. A kernel's
+            lines stay whole.
+    """
     lines = [f"{summary.name}: {summary.headline}"]
-    lines += [f"  {line}" for line in _memory_text(summary)]
-    for name, timing in summary.others.items():
-        lines.append(f"  {words.peer_title(name)}: {words.spread(timing)}")
+    lines += [f"  {line}" for line in _memory_text(summary, width)]
+    lines += [f"  {line}" for line in summary.peers]
     if summary.stages:
         lines.append(f"  {compile_line(dict(summary.stages))}")
     if summary.kernels:
         lines += [f"  {line}" for line in columns(kernel_rows(summary))]
     lines += [f"  {line}" for line in source_text(summary.lines)]
-    lines += [f"  model   {line}" for line in summary.models]
-    lines += _outside_text(summary)
+    lines = [fitted(line, width) for line in lines]
+    lines += [_labeled(label, said, width) for label, said in _outside(summary)]
     if summary.pending:
-        lines.append(f"  compiled at the first call: {', '.join(summary.pending)}")
-    for note in [*summary.notes, *filter(None, [summary.busy])]:
-        lines += _wrapped("note", note)
-    for label, said in _folded(summary):
-        lines += _wrapped(label, said)
+        lines.append(fitted(f"  compiled at the first call: {', '.join(summary.pending)}", width))
+    below = [("note", note) for note in [*summary.notes, *filter(None, [summary.busy])]]
+    below += _folded(summary)
     if summary.next:
-        lines += _wrapped("next", "; ".join(f"{what}: {how}" for what, how in summary.next))
-    return "\n".join([*lines, *_first_kernel_text(summary)])
+        below.append(("next", "; ".join(f"{what}: {how}" for what, how in summary.next)))
+    lines += [_labeled(label, said, width) for label, said in below]
+    return "\n".join([*lines, *_first_kernel_text(summary, width)])
 
 
-def _outside_text(summary: Summary) -> list[str]:
-    """Return what is no kernel: ATen's operators, graph breaks, eager, compiling again."""
-    lines = []
+def _labeled(label: str, text: str, width: int | None) -> str:
+    """Return a sentence behind a label; it is broken where it is long, whatever shows it."""
+    return fitted(f"  {label:<8}{text}", width or MOST_LETTERS)
+
+
+def _outside(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield what is no kernel: ATen's operators, graph breaks, eager, compiling again."""
+    for line in summary.models:
+        yield "model", line
     for call, count in Counter(summary.externs).items():
         times = f" {count} times" if count > 1 else ""
-        said = f"{located(call.name, call.where, summary)}{times}: {call.reason}"
-        lines += _wrapped("extern", said)
+        yield "extern", f"{located(call.name, call.where, summary)}{times}: {call.reason}"
     for item in summary.to_mend:
         hint = f" – {item.hint}" if item.hint else ""
-        lines += _wrapped("break", f"{located(item.reason, item.where, summary)}{hint}")
+        yield "break", f"{located(item.reason, item.where, summary)}{hint}"
     if summary.pauses:
-        lines += _wrapped("python", summary.pauses)
+        yield "python", summary.pauses
     for reason in summary.fallbacks:
-        lines += _wrapped("eager", str(reason))
+        yield "eager", str(reason)
     for again in summary.recompiles:
-        lines += _wrapped("again", str(again))
+        yield "again", str(again)
     for text in summary.kept:
-        lines += _wrapped("kept", text)
-    return lines
+        yield "kept", text
 
 
-def _first_kernel_text(summary: Summary) -> list[str]:
+def _first_kernel_text(summary: Summary, width: int | None) -> list[str]:
     """Return the first lines of the kernel to read first; nothing where there is none."""
     lines: list[str] = []
     for kernel in filter(None, [summary.main]):
         extent = extent_of(kernel.source, kernel.target)
         lines += ["", f"{kernel.name} ({kernel.target}, {kernel.state}), its body:"]
         if kernel.counts is not None:
-            lines += _wrapped("seen", said_of(kernel.counts))
+            lines.append(_labeled("seen", said_of(kernel.counts), width))
         shares = _share_column(kernel)
         lines += [
             f"{shares.get(i, '')}{i:4d}  {line}".rstrip()
@@ -115,11 +125,7 @@ def _share_column(kernel: KernelView) -> dict[int, str]:
     return {i: f"{share_of(known.get(i)):>5}" for i in range(1, kernel.source.count("\n") + 2)}
 
 
-def _wrapped(label: str, text: str) -> list[str]:
-    return textwrap.wrap(text, 96, initial_indent=f"  {label:<8}", subsequent_indent=" " * 10)
-
-
-def _memory_text(summary: Summary) -> list[str]:
+def _memory_text(summary: Summary, width: int | None) -> list[str]:
     """Return the bytes before and after as bars, and what bounds the cell."""
     if summary.traffic is None:
         return []
@@ -131,7 +137,8 @@ def _memory_text(summary: Summary) -> list[str]:
     ]
     if said := summary.bound:
         limit = limit_words(summary.traffic, summary.fused, summary.eager)
-        lines += textwrap.wrap(f"{said} ({limit})", 116, subsequent_indent="  ")
+        sentence = f"{said} ({limit})"
+        lines += fitted(sentence, MOST_WIDE).split("\n") if width is None else [sentence]
     return lines
 
 
@@ -314,9 +321,9 @@ def tuning_html(
     )
 
 
-def kernels_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write a plain table as static HTML."""
-    return _rendered("table.html.j2", head=head, rows=rows)
+def kernels_html(head: Sequence[str], rows: Sequence[Sequence[str]], more: str = "") -> str:
+    """Write a plain table as static HTML, a line below it."""
+    return _rendered("table.html.j2", head=head, rows=rows, more=more)
 
 
 @functools.cache

@@ -156,6 +156,17 @@ class Summary:
         return [*found, ("help", "%%fuse?")] if found else []
 
     @property
+    def peers(self) -> list[str]:
+        """What another compiler's form of the cell takes, and how the fused one compares."""
+        found = []
+        for name, timing in self.others.items():
+            title = words.peer_title(name)
+            known = self.fused if not self.early else None
+            said = noise.compared(known, timing, title) if known else ""
+            found.append(f"{title}: {words.spread(timing)}" + (f"; fused {said}" if said else ""))
+        return found
+
+    @property
     def max_error(self) -> float | None:
         """Largest error against eager over all outputs; None where nothing was compared."""
         return self.verdict.max_error if self.verdict and self.verdict.outputs else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import keyword
 import re
 from typing import Any
 
@@ -51,6 +52,8 @@ def identifier(text: str) -> str:
     """Read a Python identifier."""
     if not text.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not a Python identifier")
+    if keyword.iskeyword(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is a keyword of Python; {text}_ is not")
     return text
 
 
@@ -111,7 +114,7 @@ def _explained(message: str, magic: Any, name: str, line: str) -> str:
         if not wrong.startswith("-"):
             return f"{name}: {wrong!r} is a word too many ({name}? shows what it takes)"
         if not known:
-            return f"{name} takes no options: leave out {wrong}"
+            return f"{name} takes no options: leave out {wrong} ({name}? shows what it takes)"
         similar = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
         hint = f"; did you mean {similar[0]}?" if similar else ""
         return f"{name}: there is no option {wrong}{hint} (allowed: {', '.join(known)})"

@@ -34,6 +34,7 @@ from fuselab.magics.base import show_panel
 from fuselab.magics.frontend import frontend_of
 from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
+from fuselab.session.peers import PEERS
 from fuselab.session.progress import Phases, Progress
 from fuselab.session.session import Session
 
@@ -163,7 +164,7 @@ class FuseMagics(Magics):
         metavar="NAMES",
         help="Only these names (y,z) land in the notebook; the others stay inside the kernels.",
     )
-    @argument("--compare", choices=("inductor",), help="Time this compiler on the same graphs.")
+    @argument("--compare", choices=PEERS, help="Time this compiler on the same graphs.")
     @argument("--save", metavar="DIR", help="Write stages, kernels and report there as files.")
     @argument("--gpu", metavar="ARCH", help="Architecture to cross-compile for: sm_90, gfx942 ...")
     @argument("--no-check", action="store_true", help="Do not compare with eager and float64.")

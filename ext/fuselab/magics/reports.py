@@ -17,6 +17,7 @@ from fuselab.errors import UnknownName
 from fuselab.magics.arguments import parsed
 from fuselab.magics.base import SessionMagics, show_panel
 from fuselab.session.fused_cell import FusedCell
+from fuselab.session.peers import PEERS
 from fuselab.session.sharing import share
 
 # What ``%fuse_report --show`` knows, and the page about it.
@@ -109,7 +110,9 @@ class ReportMagics(SessionMagics):
             (one, first), (other, second) = map(self.session.find, (args.first, args.second))
         except UnknownName as error:
             cells_too = f"; cells: {', '.join(self.session.cells)}" if self.session.cells else ""
-            raise UsageError(f"%fuse_compare: {error}{cells_too}") from None
+            peers = [p for p in (args.first, args.second) if p.lower().endswith(PEERS)]
+            how = f"; %%fuse --compare {PEERS[0]} times a cell beside it" if peers else ""
+            raise UsageError(f"%fuse_compare: {error}{cells_too}{how}") from None
         own = {args.first: (one, first), args.second: (other, second)}
         times = {}
         for name, (cell, kernel) in own.items():
@@ -128,8 +131,8 @@ def _stage(cell: FusedCell, wanted: str) -> str:
     views = stages.stage_views(cell)
     view = stages.find_stage(views, wanted)
     if view is None:
-        known = ", ".join(v.title for v in views)
-        raise UsageError(f"%fuse_report: no stage has {wanted!r} in its name; there is: {known}")
+        known = "\n".join(f"  {v.title}" for v in views)
+        raise UsageError(f"%fuse_report: no stage has {wanted!r} in its name; there is:\n{known}")
     try:
         return view.read()
     except FusecError as error:

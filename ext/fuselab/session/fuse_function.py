@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +102,8 @@ def _with_result(function: FunctionType, cell: FusedCell) -> FunctionType:
 
 def _name(session: Session, target: Any, options: dict[str, Any]) -> str:
     name = options.get("name") or getattr(target, "__name__", type(target).__name__)
-    return str(name) if str(name).isidentifier() else "fused"
+    usable = str(name).isidentifier() and not keyword.iskeyword(str(name))
+    return str(name) if usable else "fused"
 
 
 def _source(target: Any) -> str:

@@ -16,6 +16,7 @@ from fusec.report import seconds_by_stage
 from fuselab.display import render, words
 from fuselab.display.pages.page import picture
 from fuselab.display.summary import Summary
+from fuselab.display.terminal import terminal_width
 from fuselab.errors import FuselabError
 from fuselab.session.kernel_views import kernel_views
 from fuselab.session.line_views import kernel_costs, line_views
@@ -151,7 +152,7 @@ class FusedCell(MeasuredCell):
         encoded = base64.b64encode(png).decode() if png is not None else ""
         plot = picture(encoded, f"{self.name}: eager against fused") if encoded else ""
         bundle: dict[str, Any] = {
-            "text/plain": render.summary_text(summary),
+            "text/plain": render.summary_text(summary, terminal_width()),
             "text/html": render.summary_html(summary, plot),
             MIME: render.summary_json(summary),
         }

@@ -8,6 +8,8 @@ from typing import Any
 
 from fuselab.errors import FuselabError
 
+PEERS = ("inductor",)  # backends of ``torch.compile`` that a cell is timed beside
+
 
 class PeerFailed(FuselabError):
     """The other compiler does not compile the graph, or what it compiled does not run."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import display
 
 from fuselab.display.outcomes import trial_line
+from fuselab.display.terminal import fitted, terminal_width
 
 if TYPE_CHECKING:
     from fusec.tuning_report import TuningRun
@@ -153,7 +154,8 @@ class Progress:
         if self._terminal:
             for count in range(self._told + 1, len(run.trials) + 1):
                 known = run.best if run.best is not None and run.best < count else None
-                print(trial_line(replace(run, trials=run.trials[:count], best=known)))
+                line = trial_line(replace(run, trials=run.trials[:count], best=known))
+                print(fitted(line, terminal_width()))
             self._told = len(run.trials)
             return
         data = {"text/plain": trial_line(run)}

@@ -263,9 +263,8 @@ class Session(KernelEdits):
         if named is not None and named.kernels:
             kernels = [f"{name}.{each}" for each in named.kernels]
             raise UnknownName("kernel", name, kernels, "", cell=name)
-        raise UnknownName(
-            "kernel", name, self.kernels, "no cell has a kernel yet: run a %%fuse cell first"
-        )
+        nothing = "no cell has a kernel yet: run a %%fuse cell first"
+        raise UnknownName("kernel", name, self.kernels, nothing, cells=self.cells)
 
     # --- tuning ------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import fusec
+from fusec.compiled import checking
 from fusec.targets.triton.toolchain.sampling import draw
 from fusec.verify.sized_text import at_sizes
 
@@ -40,8 +41,24 @@ def edited(kernel: fusec.Kernel, old: str, new: str) -> str:
 
 
 @pytest.mark.triton
-def test_it_says_at_which_sizes(gelu):
-    verdict = gelu.check(edited(gelu, "x * 0.5", "0.5 * x"))
+def test_it_says_at_which_sizes(gelu, monkeypatch):
+    threads = []
+
+    def sampled(*given):
+        threads.append(torch.get_num_threads())
+        return in_part(*given)
+
+    in_part = checking.sampled
+    monkeypatch.setattr(checking, "sampled", sampled)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        verdict = gelu.check(edited(gelu, "x * 0.5", "0.5 * x"))
+        # Two of this process and the worker's on two processors: it took twice as long.
+        assert threads == [1]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
     assert verdict.ok
     assert "at 7 x 768 of 512 x 768 and in 8 of its 512 programs" in verdict.reason
     assert verdict.timing is verdict.graph is None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fusec.verify import endurance
+from support import handwritten_kernels as vk
 
 
 def test_both_are_called_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +24,18 @@ def test_both_are_called_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen["candidate"].__func__ is seen["generated"].__func__
     seen["generated"]()
     assert counted.calls == 0, "only the edit's own calls count"
+
+
+@pytest.mark.parametrize("added", ["", "// a comment\n"])
+def test_what_is_one_program_takes_one_time(added: str) -> None:
+    verdict = vk.check(vk.cpp() + added, kinds=())
+    assert verdict.ok, verdict
+    assert verdict.timing is not None
+    assert verdict.timing == verdict.generated
+    assert "as fast as the generated kernel" in verdict.reason
+
+
+def test_another_program_has_its_own_time() -> None:
+    verdict = vk.check(vk.cpp("volatile int kept = 0;\n" + vk.RIGHT), kinds=())
+    assert verdict.ok, verdict
+    assert verdict.timing != verdict.generated

@@ -280,6 +280,16 @@ def searches(draw: st.DrawFn) -> TuningRun:
     return TuningRun("k", trials, best, total, eager, stopped, 1.0, eager_is_whole=whole)
 
 
+def test_what_only_looked_faster_is_marked() -> None:
+    start, quick = (Timing(t, 0.9 * t, 1.1 * t, 9, "m") for t in (4.0e-3, 1.0e-3))
+    trials = tuple(Trial((("ROWS", n),), time) for n, time in enumerate((start, quick, start)))
+    run = TuningRun("k", trials, 0, 3, None, "finished", 1.0)
+    marks = {row["config"]: row["remark"] for row in TuningOutcome("k", run).rows()}
+    assert marks == {"ROWS=0": "in use, start", "ROWS=1": noise.UNCONFIRMED, "ROWS=2": ""}
+    assert f"ROWS=1 ({noise.UNCONFIRMED})" in ranking_table(run)
+    assert noise.unconfirmed(replace(run, best=1)) == frozenset()
+
+
 @settings(max_examples=15, deadline=None)
 @given(searches())
 def test_views_of_a_search_agree(run: TuningRun) -> None:

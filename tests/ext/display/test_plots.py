@@ -13,6 +13,7 @@ from fusec.tuning_report import Trial, TuningRun
 from fuselab.display.plots import figures
 from fuselab.display.plots.figures import edit_figure, figure_png, speed_figure
 from fuselab.display.plots.search import SearchPicture, tuning_figure, tuning_spots
+from fuselab.display.plots.tuning import outcome_figure
 from support.panel_fake import FakeCell, timing
 from support.processes import run_python
 
@@ -222,3 +223,16 @@ def test_words_beside_a_bar_are_never_cut() -> None:
     figures.figure_png(figure)
     figure.set_layout_engine("none")  # as it was written
     assert figure.get_tightbbox().x1 <= figure.get_figwidth()
+
+
+def test_words_beside_a_configuration_with_a_long_name_are_not_cut() -> None:
+    run = tuned(0.63, 0.52, 0.53, 0.54, 0.55, 0.56, eager=None)
+    values = (("TILE_ROWS", 512), ("TILE_COLUMNS", 64), ("UNROLL", 8))
+    trials = []
+    for n, trial in enumerate(run.trials):
+        assert trial.timing is not None
+        noisy = replace(trial.timing, low=0.4 * trial.timing.median, high=1.5 * trial.timing.median)
+        trials.append(replace(trial, values=values, timing=noisy, plan="prefetch=0" if n else ""))
+    figure = outcome_figure(replace(run, trials=tuple(trials), best=0, stopped="finished"))
+    figures.figure_png(figure)
+    assert not figures._is_cut(figure)

@@ -468,6 +468,9 @@ def test_a_point_of_a_search_is_put_in_use(fake: Workbench) -> None:
     settle(fake)
     assert "GRAIN = 1;" in kernel.source
     assert "is in use" in fake.tuning.line.value
+    marked = re.compile(r"<td[^>]*>(GRAIN=[^<]*) \(in use")
+    assert marked.findall(fake.tuning.ranking.value) == [chosen[3].partition(":")[0]]
+    assert "does not win" not in fake.tuning.ranking.value, "it was picked"
     squares = fake.tuning.heat.picture.spots
     assert len(squares) == 15, "a square for each pair of the two tunables with most values"
     square = next(spot for spot in squares if "GRAIN=2 UNROLL=1" in spot[3])
@@ -481,6 +484,9 @@ def test_a_point_of_a_search_is_put_in_use(fake: Workbench) -> None:
     fake.tuning.pick("trial:999")
     settle(fake)
     assert "GRAIN = 1;" in kernel.source
+    kernel.use(kernel.source.replace("return 0;", "return 0;  // an edit"))
+    fake.tuning.refresh()
+    assert not marked.search(fake.tuning.ranking.value), "the search knows nothing of an edit"
 
 
 def test_who_picks_while_something_runs_is_answered(fake: Workbench) -> None:

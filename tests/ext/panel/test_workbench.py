@@ -476,7 +476,7 @@ def test_callbacks_do_not_wait_for_the_cells_lock(bench, cell):
     def hold() -> None:
         with cell.lock:
             held.set()
-            release.wait(20)
+            release.wait(40)
 
     thread = threading.Thread(target=hold)
     thread.start()
@@ -493,7 +493,7 @@ def test_callbacks_do_not_wait_for_the_cells_lock(bench, cell):
     took = time.monotonic() - started
     release.set()
     thread.join()
-    assert took < 3, "it waited for the lock"
+    assert took < 20, "it waited for the lock"  # which is held for forty
     settle(bench)
     assert "check" in cell.host.calls
     assert "tune" not in cell.host.calls, "stopped before it began"

@@ -8,7 +8,13 @@ import torch
 
 from fusec.codegen.common.c_language import head_lines, parameters, summarize
 from fusec.codegen.common.operation_count import count_operations
-from fusec.codegen.common.patterns import half_form, index_nodes, replace_values, use_one_plus
+from fusec.codegen.common.patterns import (
+    half_form,
+    index_nodes,
+    replace_values,
+    use_one_plus,
+    use_slope,
+)
 from fusec.codegen.common.relaxed_maths import (
     coarse_nodes,
     is_softmax_weight,
@@ -178,7 +184,7 @@ def _use_patterns(body: Body) -> Body:
             return op(name, (done[node.args[0]],), node.dtype) if name else None
 
         body = replace_values(body, for_half)
-    return replace_values(body, _nonpositive_power)
+    return replace_values(use_slope(body), _nonpositive_power)
 
 
 def _nonpositive_power(node: Node, done: Mapping[Node, Node]) -> Node | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from fuselab.display.render import columns
 from fuselab.display.style import Style, themed
+from fuselab.display.terminal import fitted, terminal_width
 
 MOST_UNBROKEN = 20  # letters: an index or a shape stays in one line
 
@@ -35,7 +36,7 @@ class Page:
         """Return the forms that a notebook and a terminal show."""
         html = self.html or f'<pre style="{Style.mono}">{escape(self.text)}</pre>'
         page = themed(f'<div style="{Style.box}">{html}</div>')
-        return {"text/plain": self.text, "text/html": page}
+        return {"text/plain": fitted(self.text, terminal_width()), "text/html": page}
 
 
 def svg_image(svg: str, alt: str) -> str:

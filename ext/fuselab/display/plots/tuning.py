@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from fusec.tuning_report import TuningRun
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_EFFECTS = 4
+LONGEST_NAME = 40  # characters of a line
 
 
 def outcome_figure(run: TuningRun) -> Figure | None:
@@ -27,17 +29,20 @@ def outcome_figure(run: TuningRun) -> Figure | None:
     if len(best) < 2:
         return None
     shown = effects(run)[:MOST_EFFECTS]
-    heights = [0.9 + 0.3 * len(best)] + ([1.7] if shown else [])
-    figure = plots.blank(sum(heights))
-    upper, *rest = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
-    axes = upper.subplots()
     rows = []
     for index, trial in best:
         assert trial.timing is not None
         word = ", in use" if run.stopped else ", best so far"
         marks = word * (index == run.best) + ", at the start" * (index == 0)
         color = plots.EDITED if index == run.best else plots.FUSED
-        rows.append((f"{trial}{marks}", trial.timing, color))
+        # A long name and what stands beside its bar are wider than the figure.
+        name = textwrap.fill(f"{trial}{marks}", LONGEST_NAME, break_on_hyphens=False)
+        rows.append((name, trial.timing, color))
+    high = max(0.3, 0.17 * max(name.count("\n") + 1 for name, _, _ in rows))
+    heights = [0.9 + high * len(best)] + ([1.7] if shown else [])
+    figure = plots.blank(sum(heights))
+    upper, *rest = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    axes = upper.subplots()
     plots.bars(axes, rows, reference=rows[0][1], room=1.7)
     if shown:
         scale, unit = plots.unit_of(max(time.median for _, values in shown for _, time in values))

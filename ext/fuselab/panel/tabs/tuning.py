@@ -331,25 +331,30 @@ def ranking_table(run: TuningRun, length: int = 5) -> str:
     timed = [(trial.timing, i) for i, trial in enumerate(run.trials) if trial.timing]
     if not timed:
         return ""
-    fastest = min(timed, key=lambda entry: entry[0].median)[1]
+    best, fastest = min(timed, key=lambda entry: entry[0].median)
+    mine = run.trials[run.best].timing if run.best is not None else None
     timed.sort(key=lambda entry: (entry[1] != run.best, entry[0].median))
     first = run.trials[0].timing
     head = ["Configuration", "Median (quartiles)", "Against the start"]
     alone = run.eager if not run.eager_is_whole else None
     head += ["Against eager, same run"] if alone else []
     rows = []
+    doubtful = noise.unconfirmed(run)
     for place, (timing, index) in enumerate(timed):
         if place >= length and index:
             continue
         marks = ["in use" if run.stopped else "best so far"] if index == noise.in_use(run) else []
         marks += ["at the start"] if index == 0 else []
+        marks += [noise.UNCONFIRMED] if index in doubtful else []
         label = str(run.trials[index])
         row = [f"{label} ({', '.join(marks)})" if marks else label, words.spread(timing)]
         row.append(noise.against(timing, first) if first and index else "")
         row += [noise.against(timing, alone)] if alone else []
         rows.append(row)
     notes = [f"{escape(reason)}." for reason in run.plan_reasons()]
-    if run.stopped and fastest != run.best:
+    led = run.stopped and mine is not None and fastest != run.best
+    # A slower one may have been picked: that is no matter of noise.
+    if led and mine is not None and noise.pace(mine, best) is not noise.Pace.SLOWER:
         notes.append("A lead that is within the noise does not win.")
     if busy := noise.busy_note(timing for timing, _ in timed):
         notes.append(f"{busy[:1].upper()}{busy[1:]}.")

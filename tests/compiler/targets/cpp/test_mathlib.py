@@ -367,6 +367,19 @@ def test_one_plus_erf(run: Callable[..., torch.Tensor], float_samples: torch.Ten
     assert (got - exact)[~exact.isnan()].abs().max() <= 2.0**-23 * 2
 
 
+def test_gelu_slope(run: Callable[..., torch.Tensor], float_samples: torch.Tensor) -> None:
+    """Its error is that of a number of about 1; far below zero digits are kept as well."""
+    x = torch.cat([float_samples, torch.linspace(-14, 14, 100_001)])
+    got, wide = run("gelu_slope_f32", x).double(), x.double()
+    exact = torch.special.erfc(-wide * 0.5**0.5) / 2
+    exact += wide * torch.exp(-wide * wide / 2) / (2 * torch.pi) ** 0.5
+    assert torch.equal(got.isnan(), exact.isnan())  # of infinities, as in eager
+    off, there = (got - exact).abs(), ~exact.isnan()
+    assert off[there].max() <= 2.0**-22
+    far = (x < -1) & (x > -9)
+    assert (off / exact.abs())[far].max() < 1e-4
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("exp", "half"), ("sigmoid", "half"), ("one_plus_erf", "half"), ("one_plus_erf", "bfloat16")],

@@ -208,6 +208,34 @@ def test_one_plus_erf_is_as_good_as_the_sum() -> None:
     assert off[~above].max() < 2**-23
 
 
+def _slope(x: torch.Tensor, scale: float = -0.5) -> torch.Tensor:
+    share = 0.5 * (1 + torch.erf(x * math.sqrt(0.5)))
+    return share + x * torch.exp(x * x * scale) * (1 / math.sqrt(2 * math.pi))
+
+
+@pytest.mark.parametrize(
+    ("function", "one"),
+    [
+        (lambda x: torch.ops.aten.gelu_backward(x + 1, x), True),
+        (_slope, True),
+        (lambda x: _slope(x, -0.25), False),
+        (lambda x: _slope(x) + torch.exp(x * x * -0.5), False),  # which the sum needs as well
+        (lambda x: _slope(x) * torch.erf(x * math.sqrt(0.5)), False),
+        (lambda x: _slope(x.double()), False),
+    ],
+)
+def test_the_slope_of_gelu_takes_one_exponential(
+    function: Callable[[torch.Tensor], torch.Tensor], one: bool
+) -> None:
+    special = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 3e38, -3e38, 1e-40, 13.3])
+    x = torch.cat([torch.linspace(-15, 15, 999), special])
+    compiled = fusec.compile(function)
+    actual = compiled(x)
+    (kernel,) = compiled.kernels.values()
+    assert ("= fx_gelu_slope(" in kernel.source or "* fx_gelu_slope(" in kernel.source) == one
+    torch.testing.assert_close(actual, function(x), equal_nan=True, rtol=1e-6, atol=2e-6)
+
+
 @pytest.mark.parametrize(
     ("function", "never_positive"),
     [

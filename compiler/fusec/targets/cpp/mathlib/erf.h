@@ -75,6 +75,43 @@ FX_INLINE float fx_one_plus_erf(float x)
     return x > 0.0f ? 2.0f - tail : tail;
 }
 
+//@ name: gelu_slope.f32
+//@ needs: _bits.f32
+//@ accuracy: 2^-22
+//@ method: exp(-x^2 / 2) (Q(1 / (1 + 0.36 |x|)) + x / sqrt(2 pi)) below 0, Q of degree 6
+//@ rounded: 2^-22
+//@ chains: e
+FX_INLINE float fx_gelu_slope(float x)
+{
+    float a = __builtin_fabsf(x);
+    // From there on the power is 2^-127, which counts as 0; a NaN stays one.
+    a = a > 13.27f ? 13.27f : a;
+    float power = a * a * -0x1.715476p-1f;
+    // The power is n + r, minimax of degree 6 for 2^r.
+    float shifted = power + 0x1.8p23f;
+    float r = power - (shifted - 0x1.8p23f);
+    float e = 0x1.4500bep-13f;
+    e = __builtin_fmaf(e, r, 0x1.5ee4f4p-10f);
+    e = __builtin_fmaf(e, r, 0x1.3b2a70p-7f);
+    e = __builtin_fmaf(e, r, 0x1.c6afdcp-5f);
+    e = __builtin_fmaf(e, r, 0x1.ebfbe0p-3f);
+    e = __builtin_fmaf(e, r, 0x1.62e430p-1f);
+    e = __builtin_fmaf(e, r, 1.0f);
+    float exponential = e * fx_from_bits((fx_bits(shifted) << 23) + (127u << 23));
+    float t = __builtin_fmaf(a, 0.36f, 1.0f);
+    t = 1.0f / t;
+    float q = 0x1.ba7d90p-5f;
+    q = __builtin_fmaf(q, t, -0x1.3f0458p-2f);
+    q = __builtin_fmaf(q, t, 0x1.31c728p-1f);
+    q = __builtin_fmaf(q, t, -0x1.038300p-2f);
+    q = __builtin_fmaf(q, t, 0x1.363b08p-2f);
+    q = __builtin_fmaf(q, t, 0x1.b75820p-4f);
+    q = __builtin_fmaf(q, t, 0x1.cc22dcp-9f);
+    float tail = q * exponential;
+    // An infinite x makes NaN of the density's 0, as it does in eager.
+    return (x > 0.0f ? 1.0f - tail : tail) + x * (exponential * 0x1.988454p-2f);
+}
+
 //@ name: one_plus_erf_for_half.f32
 //@ needs: _exp2_for_half.f32
 //@ accuracy: 2^-16, or 2^-37 absolutely

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch.nn.functional as F
 import fusec
 from fusec.errors import BadOption
 from fusec.inspect.whatif import what_if
+from fusec.machine import current_machine, using
 from fusec.schedule.overrides import LoopOverride, Overrides
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.choose import plan_loops
@@ -87,6 +90,17 @@ def test_a_technique_is_decided_with_a_reason_and_can_be_left_out(technique: str
     )
 
 
+def test_tiles_ask_for_nothing_where_that_is_left_out() -> None:
+    x, y = torch.randn(800, 700), torch.randn(700, 800)
+    for rules, asks in ((), True), (["add: prefetch=0"], False):
+        torch._dynamo.reset()
+        compiled = fusec.compile(lambda x: x.t() + y, loops=rules)
+        torch.testing.assert_close(compiled(x), x.t() + y)
+        (kernel,) = compiled.kernels.values()
+        assert "turn_over" in code(kernel)
+        assert ("prefetch<" in code(kernel)) is asks
+
+
 def test_rows_of_few_tiles_of_columns_are_shared_out() -> None:
     kernel = one_kernel(lambda x: x.sum(0), torch.randn(1000, 2 * choices.COLUMNS + 9))
     assert "PIECES" in code(kernel)
@@ -155,6 +169,27 @@ def test_plans_are_frozen_and_say_why() -> None:
     plan = plan_loops(case.body, case.buffers, Wanted())
     with pytest.raises(AttributeError):
         plan.kind = "columns"  # type: ignore[misc]
+
+
+def _asked(cell: Callable[..., torch.Tensor], *sizes: int) -> list[list[str]]:
+    """Return what each loop over a row asks for: the functions that it calls."""
+    with using(replace(current_machine(), streams=False)):  # whose results are not asked for
+        text = code(one_kernel(cell, torch.randn(*sizes)))
+    loops = text.split("_line < ")[1:]
+    return [re.findall(r"\b(prefetch\w*)<", loop.split("#pragma")[0]) for loop in loops]
+
+
+def test_rows_of_little_arithmetic_ask_where_the_memory_is_idle() -> None:
+    norm = _asked(lambda x: F.layer_norm(x, (4096,)), 100, 4096)
+    assert norm == [[], ["prefetch_to_second"], ["prefetch_to_write"]]
+    short = _asked(lambda x: F.layer_norm(x, (1024,)), 400, 1024)  # a row finds room beside another
+    assert short == [[], ["prefetch"], ["prefetch_to_write"]]
+    assert _asked(F.instance_norm, 20, 8, 4096) == norm
+    weights = _asked(lambda x: x.softmax(-1), 100, 4096)  # which asks in the pass of exponentials
+    assert sorted(weights[1]) == ["prefetch", "prefetch_to_write"]
+    weight = torch.randn(64)
+    channels = one_kernel(lambda x: F.group_norm(x, 8, weight), torch.randn(100, 64, 128))
+    assert "prefetch" not in channels.source  # a request for each few elements
 
 
 def test_another_plan_is_tried_and_put_in_use() -> None:

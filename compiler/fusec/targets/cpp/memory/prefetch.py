@@ -65,6 +65,7 @@ def write_requests(
             own = moved.get(request.axis, Expr.of(request.axis))
             moved[request.axis] = own + request.turns
         helper = "prefetch_to_write" if request.writes else "prefetch"
+        helper = "prefetch_to_second" if request.far and not request.writes else helper
         scope.kernel.use(helper)
         index = tuple(e.substitute(moved) for e in request.index)
         element = place.element(request.buffer, index)

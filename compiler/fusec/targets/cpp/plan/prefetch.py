@@ -17,7 +17,7 @@ from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, Reduce, Scan, indirect_nodes
 from fusec.ir.shapes import product
 from fusec.targets.cpp.plan import choices
-from fusec.targets.cpp.plan.facts import Facts, cost
+from fusec.targets.cpp.plan.facts import Facts, cost, extent
 from fusec.targets.cpp.plan.row_passes import RowSteps
 
 
@@ -31,6 +31,7 @@ class Request:
         writes: Whether it is going to be written.
         axis: The loop of which a later turn is meant; None for the current one.
         turns: How many turns later.
+        far: Whether it is for the second-level cache, as the first has no room for it until then.
     """
 
     buffer: str
@@ -38,6 +39,7 @@ class Request:
     writes: bool
     axis: Symbol | None = None
     turns: int = 0
+    far: bool = False
 
 
 def pointwise_requests(facts: Facts, last: Symbol) -> tuple[Request, ...]:
@@ -66,8 +68,9 @@ def row_requests(facts: Facts, steps: RowSteps) -> dict[int, tuple[Request, ...]
     """Return what the passes over a row ask for, by the number of the pass.
 
     All that the next row needs is asked for in the pass with the most arithmetic, where the memory
-    would be idle.  Rows that do not stay in the cache from pass to pass are read anew in each, so
-    each asks for its own.
+    would be idle.  Where no pass has much, that is one that finds its row in the cache and writes
+    nothing; what is written is then asked for a few lines ahead.  Rows that do not stay in the
+    cache from pass to pass are read anew in each, so each asks for its own.
     """
     body = facts.body
     last = body.reduce_axes[-1]
@@ -86,6 +89,12 @@ def row_requests(facts: Facts, steps: RowSteps) -> dict[int, tuple[Request, ...]
             for number in passes
         }
     busiest = busiest_pass(steps)
+    if (
+        len(passes) > 1
+        and points >= choices.PREFETCH_DISTANCE
+        and choices.leaves_time(_cost(steps, busiest))
+    ):
+        return _around(facts, steps, passes)
     stores = [s for step in steps.passes for s in step.stores]
     streams = _streams(facts, _loads(steps, passes), stores, last)
     done = {s.buffer for number in passes if number <= busiest for s in steps.passes[number].stores}
@@ -97,10 +106,37 @@ def row_requests(facts: Facts, steps: RowSteps) -> dict[int, tuple[Request, ...]
     return {busiest: (*_later(facts, later, body.axes[-1], turns), *own)}
 
 
+def _around(facts: Facts, steps: RowSteps, passes: Sequence[int]) -> dict[int, tuple[Request, ...]]:
+    """Return requests for the row to come, where memory is idle, and for results in their pass.
+
+    Rows of short loops ask for nothing: a request for each is more work than what it saves.
+    """
+    *_, last = facts.body.reduce_axes
+    size = extent(last)
+    if size is not None and size < choices.MIN_BLOCKED:
+        return {}
+    idle = next((n for n in passes[1:] if not steps.passes[n].stores), passes[-1])
+    streams = _streams(facts, _loads(steps, passes), [], last)
+    points = product(axis_sizes(facts.body.reduce_axes)).constant or 0
+    row = points * max((facts.buffers[s.buffer].dtype.itemsize for s in streams), default=0)
+    far = row >= choices.FAR_ROW
+    found = {idle: _later(facts, streams, facts.body.axes[-1], 1, far=far)}
+    for number in passes:
+        written = _streams(facts, [], steps.passes[number].stores, last)
+        if written:
+            ahead = _later(facts, written, last, choices.PREFETCH_DISTANCE)
+            found[number] = (*found.get(number, ()), *ahead)
+    return found
+
+
 def busiest_pass(steps: RowSteps) -> int:
     """Return the number of the pass over a row that computes most."""
     passes = [n for n, step in enumerate(steps.passes) if step.loops]
-    return max(passes, key=lambda number: cost(steps.fresh(number)))
+    return max(passes, key=lambda number: _cost(steps, number))
+
+
+def _cost(steps: RowSteps, number: int) -> int:
+    return cost(steps.fresh(number))
 
 
 def gathered_loads(facts: Facts, steps: RowSteps) -> list[Load]:
@@ -179,14 +215,14 @@ def _streams(
 
 
 def _later(
-    facts: Facts, streams: Iterable[Request], axis: Symbol, turns: int
+    facts: Facts, streams: Iterable[Request], axis: Symbol, turns: int, *, far: bool = False
 ) -> tuple[Request, ...]:
     """Return the requests for ``turns`` turns of ``axis`` later, where that is another place."""
     moved = []
     for stream in streams:
         offset = facts.buffers[stream.buffer].offset(stream.index)
         if axis in offset.symbols() and offset.is_affine_in(axis):
-            moved.append(replace(stream, axis=axis, turns=turns))
+            moved.append(replace(stream, axis=axis, turns=turns, far=far))
     return tuple(moved)
 
 

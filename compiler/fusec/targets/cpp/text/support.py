@@ -80,6 +80,16 @@ template <int64_t count, typename T>
     for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 0);
 }}
 """,
+    "prefetch_to_second": """\
+// The same for the second-level cache, for elements whose turn is not that soon.
+template <int64_t count, typename T>
+{inline} void prefetch_to_second(const T* x)
+{{
+    constexpr int64_t line = 64 / sizeof(T);
+    #pragma GCC unroll 16
+    for (int64_t k = 0; k < count; k += line) __builtin_prefetch(x + k, 0, 2);
+}}
+""",
     "prefetch_to_write": """\
 // The same for elements that are going to be written.
 template <int64_t count, typename T>

@@ -170,6 +170,10 @@ class Judge:
     def judge(self, trial: ReferencedCase, result: RunResult) -> None:
         """Compare one result; raises where it is wrong and the generated kernel is not."""
         label = trial.case.label
+        if trial.case.refused:
+            if not result.ok:
+                raise Refused(self.refused(result, label))
+            return
         if result.ok:
             figures = self.compare(result, trial.references)
             if all(figure.ok for figure in figures):

@@ -60,6 +60,17 @@ def test_an_int_is_not_wide_enough(changes: dict[str, str]) -> None:
     assert "on integers of every size in `i`" in verdict.reason
 
 
+def test_what_asks_the_worker_is_not_judged_while_it_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether a kernel takes such integers the worker is asked, which has to be free then."""
+    found = kernel(lambda i: i.float() * 0.5, torch.randint(0, 200, (24, 60)))
+    code = "    for (int64_t k = 0; k < 1440; ++k) mul[k] = (float)(int)i[k] * 0.5f;\n    return 0;"
+    monkeypatch.setattr("fusec.verify.sandbox.endure", None)  # many calls, in vain
+    verdict = found.check(with_body(found, code))
+    assert (verdict.ok, verdict.stage) == (False, "wrong")
+
+
 def test_an_index_may_be_negative() -> None:
     found = kernel(lambda x, i: x[i] * 2, torch.randn(24, 60), torch.randint(0, 24, (9,)))
     wraps = "const int64_t wrapped = i_val < 0 ? wrap_add(i_val, 24) : i_val;"

@@ -2,8 +2,9 @@
 
 A test marked `serial` (or `timing`) measures time, so nothing may run beside it. Beside the first,
 those marked `browser` run in a process of their own, for they share one JupyterLab and wait most of
-the time. All runs happen even if tests fail, and the last line counts them together, in the form
-pytest itself uses.
+the time; on two cores, those of folders that wait for processes of their own follow there, so that
+no core is idle. All runs happen even if tests fail, and the last line counts them together, in the
+form pytest itself uses.
 Tests marked `slow` run with `--all` only, as do all but n sets of the parameters of a test marked
 `sample(n)`; what each of them covers, a quicker one samples.
 Other arguments go to pytest: `python tests/run.py -k softmax`.
@@ -13,11 +14,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -27,6 +30,11 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 ALL = "--all"
 BROWSER = "tests/browser"
+# What follows the browser's tests in the process beside the workers, where these are two.
+BESIDE = (
+    "tests/compiler/verify",
+    *(f"tests/ext/{name}" for name in ("display", "judge", "panel", "session")),
+)
 COUNTED = ("failures", "errors", "skipped")
 
 
@@ -44,22 +52,32 @@ def main(arguments: list[str]) -> int:
             stack.enter_context(native_parts(Path(folder, "native")))
             if quick:
                 os.environ["FUSELAB_QUICK_BUILDS"] = "1"  # tests/support/quick_builds.py
-        shared, alone, pages = (Path(folder, f"{name}.xml") for name in ("shared", "alone", "page"))
-        printed = Path(folder, "page.txt")
+        reports = {
+            name: Path(folder, f"{name}.xml") for name in ("shared", "alone", "page", "beside")
+        }
+        printed = Path(folder, "beside.txt")
         quiet = f"not serial and not timing{quick}"
+        first = f"not browser and {quiet}" if apart else quiet
         try:
-            beside = (
-                start(["-m", f"browser and {quiet}", BROWSER], pages, printed) if apart else None
-            )
-            first = f"not browser and {quiet}" if apart else quiet
-            codes = [run(["-n", str(workers), "-m", first], shared, arguments)]
-            if beside is not None:
-                codes.append(beside.wait())
+            others = None
+            if apart:
+                runs = [(["-m", f"browser and {quiet}", BROWSER], reports["page"])]
+                if quick and workers == 2:
+                    runs.append((["-m", first, *BESIDE], reports["beside"]))
+                    arguments = [f"--ignore={path}" for path in BESIDE]
+                pool = stack.enter_context(ThreadPoolExecutor(1))
+                others = pool.submit(run_quietly, runs, printed)
+            codes = [run(["-n", str(workers), "-m", first], reports["shared"], arguments)]
+            if others is not None:
+                codes += others.result()
                 print(printed.read_text())
-            codes.append(run(["-m", f"(serial or timing){quick}"], alone, arguments or marked()))
+                arguments = marked()
+            codes.append(run(["-m", f"(serial or timing){quick}"], reports["alone"], arguments))
         except KeyboardInterrupt:
             return int(pytest.ExitCode.INTERRUPTED)
-        totals = add(add(count(shared), count(pages)), count(alone))
+        totals = count(reports.pop("shared"))
+        for report in reports.values():
+            totals = add(totals, count(report))
     print(summary(totals, time.monotonic() - started))
     return exit_code(codes)
 
@@ -76,13 +94,24 @@ def run(selection: list[str], report: Path, arguments: list[str]) -> int:
         raise
 
 
-def start(selection: list[str], report: Path, printed: Path) -> subprocess.Popen[bytes]:
-    """Run pytest beside what follows; what it prints goes to a file."""
-    command = [sys.executable, "-m", "pytest", *selection, f"--junitxml={report}"]
+def run_quietly(runs: list[tuple[list[str], Path]], printed: Path) -> list[int]:
+    """Run pytest a few times beside what follows; what they print goes to a file.
+
+    Each has a selection and a report. After an interrupt none begins.
+    """
+    # Said to workers by tests/conftest.py: threads that wait do not take a core from the others.
+    given = {"OMP_WAIT_POLICY": "PASSIVE", **environment()}
+    codes: list[int] = []
     with printed.open("wb") as output:
-        return subprocess.Popen(
-            command, cwd=ROOT, env=environment(), stdout=output, stderr=subprocess.STDOUT
-        )
+        for selection, report in runs:
+            command = [sys.executable, "-m", "pytest", *selection, f"--junitxml={report}"]
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=given, stdout=output, stderr=subprocess.STDOUT
+            )
+            codes.append(process.wait())
+            if codes[-1] in (pytest.ExitCode.INTERRUPTED, -signal.SIGINT):
+                break
+    return codes
 
 
 @contextmanager

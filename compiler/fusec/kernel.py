@@ -229,7 +229,7 @@ class Kernel:
         )
         best = next(places, None)
         if best != run.best:
-            self.tuning = replace(run, best=best)
+            self.tuning = replace(run, best=best, picked=True)
 
     def _edit(self) -> str:
         """Return the edit in use without values of tunables; empty where there is none."""

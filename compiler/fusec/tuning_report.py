@@ -62,6 +62,7 @@ class TuningRun:
         budget: Seconds that the search may take; 0 where nobody knows.
         checked: What the check of the winner found; empty where the start was kept.
         plans: The plans of the loops that were tried, the one in use at the start first.
+        picked: Whether ``best`` is what was put in use since, not the search's own choice.
     """
 
     kernel: str
@@ -75,6 +76,7 @@ class TuningRun:
     budget: float = 0.0
     checked: str = ""
     plans: tuple[TriedPlan, ...] = ()
+    picked: bool = False
 
     @property
     def winner(self) -> Trial | None:

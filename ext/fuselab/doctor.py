@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import shutil
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 _NOTEBOOK = ("ipython", "ipywidgets", "anywidget")
+_OLDEST = (3, 11)
 _LEAST_DISK = 1 << 30
 _NAME_WIDTH = 12
 _SIGNS = {"ok": "ok", "without": "-", "lack": "LACKS"}
@@ -59,7 +61,8 @@ def examine() -> list[DoctorFinding]:
     findings: list[DoctorFinding] = []
     for part, look in _PARTS:
         try:
-            with warnings.catch_warnings(action="ignore"):  # what they say is found, too
+            with warnings.catch_warnings():  # Python 3.10, too, has to understand it
+                warnings.simplefilter("ignore")  # what they say is found, too
                 findings += look()
         except Exception as error:
             said = getattr(error, "message", "") or f"{type(error).__name__}: {error}"
@@ -93,8 +96,14 @@ def report(findings: list[DoctorFinding], *, as_json: bool = False) -> str:
 
 
 def _python() -> Iterator[DoctorFinding]:
-    said = f"{platform.python_version()}, {platform.python_implementation()}"
-    yield DoctorFinding("Python", "ok", f"{said} on {platform.platform()}")
+    version = platform.python_version()
+    said = f"{version}, {platform.python_implementation()} on {platform.platform()}"
+    if sys.version_info < _OLDEST:
+        least = ".".join(map(str, _OLDEST))
+        mend = f"make an environment with Python {least} or later: python{least} -m venv env"
+        yield DoctorFinding("Python", "lack", f"{version}, which is too old", mend)
+    else:
+        yield DoctorFinding("Python", "ok", said)
 
 
 def _torch() -> Iterator[DoctorFinding]:

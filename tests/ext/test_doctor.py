@@ -73,6 +73,16 @@ def test_without_what_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.mend == "pip install fuselab"
 
 
+def test_a_python_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_OLDEST", (99, 1))
+    (found,) = doctor._python()
+    assert (found.state, "too old" in found.found) == ("lack", True)
+    assert "Python 99.1 or later" in found.mend
+    # Python 3.10 has no other way to be silent: what looks at a machine has to run there.
+    source = (ROOT / "ext" / "fuselab" / "doctor.py").read_text(encoding="utf-8")
+    assert "catch_warnings(action" not in source
+
+
 def test_torch_that_does_not_import(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     found = by_part(doctor.examine())

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._pytree import tree_map
 
@@ -46,11 +45,6 @@ class Outcome:
 def name_of(op: OpInfo) -> str:
     """Return the operator's name with its variant."""
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
-
-
-def deterministic_ops() -> list[OpInfo]:
-    """Return the operators whose results can be compared."""
-    return [op for op in op_db if not any(word in op.name for word in RANDOM_OR_UNINITIALIZED)]
 
 
 @contextlib.contextmanager

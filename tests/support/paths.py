@@ -7,5 +7,4 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
 GOLDEN = TESTS / "golden"
-BENCH = TESTS / "bench"
 SUPPORT = TESTS / "support"

@@ -21,7 +21,8 @@ def is_untraceable(error: BaseException) -> bool:
 
 def in_short(error: BaseException) -> str:
     """Return an exception in one line: its class and its first sentence."""
-    text = " ".join(str(error).split())
+    # what C++ raises may go on with forty lines of its stack
+    text = " ".join(str(error).partition("Exception raised from ")[0].split())
     sentence = text.partition(". ")[0].rstrip(".")
     return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
 

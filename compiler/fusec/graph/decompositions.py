@@ -262,6 +262,21 @@ def _rrelu(
     return aten.leaky_relu(x, (lower + upper) / 2), noise
 
 
+def _rrelu_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    noise: torch.Tensor,
+    lower: float,
+    upper: float,
+    training: bool,
+    self_is_result: bool,
+) -> object:
+    """Torch's own, laid out as ATen has it: as the slopes are."""
+    if training:
+        return noise * grad
+    return aten.leaky_relu_backward(grad, x, (lower + upper) / 2, self_is_result)
+
+
 @pw_cast_for_opmath
 def _silu_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Torch's own of 2.13; in 2.11 the sigmoid is the reciprocal of a sum, which costs more."""
@@ -385,6 +400,7 @@ _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.channel_shuffle.default: _channel_shuffle,
     aten.roll.default: _roll,
     aten.rrelu_with_noise_functional.default: _rrelu,
+    aten.rrelu_with_noise_backward.default: _rrelu_backward,
     aten.silu_backward.default: _silu_backward,
     aten.threshold_backward.default: _threshold_backward,
     aten.view_copy.default: _view_copy,

@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._prims_common import compute_elementwise_output_logical_to_physical_perm
+from torch._prims_common import (
+    compute_elementwise_output_logical_to_physical_perm,
+    is_contiguous_or_false,
+)
 
 aten = torch.ops.aten
 Rule = Callable[..., Any]
@@ -21,7 +24,7 @@ def _as_operands_lie(operator: torch._ops.OpOverload, rule: Rule) -> Rule:
 
     def amended(*args: Any, **kwargs: Any) -> Any:
         found = [each for each in args if isinstance(each, torch.Tensor) and each.ndim]
-        if all(each.is_contiguous() for each in found):
+        if all(is_contiguous_or_false(each) for each in found):
             return rule(*args, **kwargs)
         shape = torch.broadcast_shapes(*(each.shape for each in found))
         # from the outermost to the innermost in memory
@@ -44,7 +47,7 @@ def _in_rows(operator: torch._ops.OpOverload, rule: Rule) -> Rule:
     """Return a rule by which a result lies in order, however the operand does."""
 
     def amended(*args: Any, **kwargs: Any) -> Any:
-        if all(each.is_contiguous() for each in args if isinstance(each, torch.Tensor)):
+        if all(is_contiguous_or_false(each) for each in args if isinstance(each, torch.Tensor)):
             return rule(*args, **kwargs)
         dense = (each.contiguous() if isinstance(each, torch.Tensor) else each for each in args)
         return operator(*dense, **kwargs)

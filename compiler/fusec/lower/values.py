@@ -283,8 +283,10 @@ class Lowering:
         """Lower an intermediate step of an operator, whose results look like ``metas``."""
         outer = (self.result, self.results)
         self.result, self.results = metas[0], metas
-        yield
-        self.result, self.results = outer
+        try:
+            yield
+        finally:  # what is refused halfway is a call of ATen, with the operator's own results
+            self.result, self.results = outer
 
     def emit(self, body: Body) -> None:
         """Append a computation; one over nothing reads nothing and checks nothing."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from fusec.devices import CPU, GPU, is_gpu
-from fusec.ir.index import Symbol
+from fusec.ir.index import Expr, Symbol
 from fusec.ir.program import Extern, Program, Step, tensor_refs
 from fusec.report import Timing, counted
 from fusec.timing.measure import PRECISION, interleave
@@ -201,13 +203,30 @@ def moved_bytes(
 
 
 def step_bytes(program: Program, step: Step, sizes: Mapping[Symbol, int]) -> int:
-    """Return the bytes of the tensors that a step reads and writes, once each."""
+    """Return the bytes of the tensors that a step reads and writes, once each.
+
+    Of a tensor that a call is given a part of (``x[0]``), that part counts, as it does in eager.
+    """
+
+    def value(length: Expr) -> int:
+        found = length.evaluate(lambda symbol: sizes[symbol])
+        assert isinstance(found, int)
+        return found
+
+    given: dict[str, dict[object, int]] = defaultdict(dict)
+    if isinstance(step, Extern):
+        for ref in tensor_refs((step.args, tuple(step.kwargs.values()))):
+            # What is expanded lies there once, and what is transposed is the same.
+            pairs = list(zip(ref.shape, ref.strides, strict=True))
+            lengths = [value(size) for size, stride in pairs if value(stride) or not value(size)]
+            place = ref.offset, frozenset(pairs), ref.dtype
+            given[ref.buffer][place] = math.prod(lengths) * ref.dtype.itemsize
     total = 0
-    for name in (*step.reads(), *step.writes()):
+    for name, is_read in [(n, True) for n in step.reads()] + [(n, False) for n in step.writes()]:
         if (buffer := program.buffers.get(name)) is not None:
-            count = buffer.elements.evaluate(lambda symbol: sizes[symbol])
-            assert isinstance(count, int)
-            total += count * buffer.dtype.itemsize
+            whole = value(buffer.elements) * buffer.dtype.itemsize
+            seen = sum(given[name].values()) if is_read and name in given else whole
+            total += min(seen, whole)
     return total
 
 

@@ -107,6 +107,9 @@ _HARM: Mapping[str, str] = {
 }
 
 
+_TABLES = re.compile("^_ZT[ISTV]")
+
+
 def is_allowed(symbol: str) -> bool:
     """Whether a kernel may import a symbol; Mach-O's leading underscore may be there or not."""
     plain = symbol.partition("@")[0]
@@ -118,7 +121,9 @@ def is_allowed(symbol: str) -> bool:
 
 def harm(symbol: str) -> str:
     """Return what a symbol that is not allowed would do, in a few words."""
-    found = [name for name in _HARM if symbol.startswith(name)]
+    # The tables of a class (its virtual functions, its name) are asked for by who makes one.
+    plain = _TABLES.sub("_Z", symbol)
+    found = [name for name in _HARM if plain.startswith(name)]
     if found:
         return _HARM[max(found, key=len)]
     return "it is none of the functions that a kernel may call"

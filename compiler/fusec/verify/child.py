@@ -189,17 +189,20 @@ def _run_case(
             areas = _areas(operands, at_end=at_end)
         placed = [[a.start, a.nbytes, a.usable] for a in areas]
         _say(report, {"areas": placed, "case": index, "run": run_index, "threads": threads})
-        outcome = _guarded(operands, areas, source, case["sizes"], call, run_index, threads)
+        outcome = _guarded(operands, areas, source, case, call, run_index, threads)
         if "problem" in outcome:
             return outcome
         seconds = seconds or outcome["seconds"]
         grown.append(outcome["grown"])
         # The parent need not look at what is bit for bit what the first run wrote.
         same.append(
-            bool(first)
-            and all(
-                operand.role == "in" or area.equals(other.start)
-                for operand, area, other in zip(operands, areas, first, strict=True)
+            bool(case["refused"])  # nobody reads what it has written
+            or (
+                bool(first)
+                and all(
+                    operand.role == "in" or area.equals(other.start)
+                    for operand, area, other in zip(operands, areas, first, strict=True)
+                )
             )
         )
         size = case["results"]
@@ -465,7 +468,7 @@ def _guarded(
     operands: Sequence[TensorSpec],
     areas: Sequence[Area],
     source: int,
-    sizes: Sequence[int],
+    case: Message,
     call: WorkerKernel,
     index: int,
     threads: int,
@@ -485,13 +488,13 @@ def _guarded(
     given = list(map(InArea, operands, areas))
     used = this_system().bytes_in_use()
     started = time.perf_counter()
-    code = call(given, sizes, threads)
+    code = call(given, case["sizes"], threads) or 0
     seconds = time.perf_counter() - started
     grown = this_system().bytes_in_use() - used
     for area in locked.values():
         area.unlock()
-    if code:
-        return {"problem": "check", "code": code}
+    if bool(code) != bool(case["refused"]) or not 0 <= code <= case["checks"]:
+        return {"problem": "check", "code": code, "refused": case["refused"]}
     for operand, area in zip(operands, areas, strict=True):
         damage = area.margin_damage()
         if damage is not None:

@@ -45,6 +45,8 @@ Simple = Literal[
     "named data",
     "named inside",
     "named weights",
+    "integers",
+    "refused",
 ]
 Kind = Simple | Pattern
 

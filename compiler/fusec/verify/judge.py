@@ -86,7 +86,7 @@ class Judge:
         """
         on_cpu = all(t.device.type == CPU for trial, _ in ran for t in trial.case.tensors)
         quick = sum(trial.case.nbytes for trial, _ in ran) <= _QUICKLY_JUDGED
-        if not (on_cpu and quick and all(result.ok for _, result in ran)):
+        if not (on_cpu and quick and all(result.ok for _, result in ran)) or self._asks(ran):
             self.judge_all(ran)
             ran = ()
         if not ran:
@@ -112,6 +112,19 @@ class Judge:
                     judged.result()
         finally:
             os.close(gate)
+
+    def _asks(self, ran: Ran) -> bool:
+        """Whether judging would ask the worker, which has to wait for what is done meanwhile."""
+        return any(
+            not all(
+                figure.ok
+                for figure in trial.references.compare(
+                    self.candidate.names, result.outputs, figures=False
+                )
+            )
+            for trial, result in ran
+            if trial.doubtful
+        )
 
     def endure(
         self,
@@ -170,6 +183,10 @@ class Judge:
     def judge(self, trial: ReferencedCase, result: RunResult) -> None:
         """Compare one result; raises where it is wrong and the generated kernel is not."""
         label = trial.case.label
+        if trial.case.refused:
+            if not result.ok:
+                raise Refused(self.refused(result, label))
+            return
         if result.ok:
             figures = self.compare(result, trial.references)
             if all(figure.ok for figure in figures):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fusec.kernel_source import Argument
+from fusec.kernel_source import Signature
 from fusec.systems import this_system
 from fusec.verify import words as explain
 from fusec.verify.protocol import Message
@@ -26,11 +26,14 @@ class Case:
             and strides only. None of them is changed.
         sizes: Values of the symbolic sizes.
         label: Where the inputs come from, for messages: ``on fresh random inputs``.
+        refused: Why the kernel has to refuse them, in the words of one of its checks; empty where
+            it has to take them.
     """
 
     tensors: tuple[torch.Tensor, ...]
     sizes: tuple[int, ...] = ()
     label: str = ""
+    refused: str = ""
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -50,16 +53,17 @@ class CaseLayout:
         described: A JSON value a case, for the worker.
     """
 
-    def __init__(self, arguments: Sequence[Argument], cases: Sequence[Case], *, runs: int) -> None:
+    def __init__(self, signature: Signature, cases: Sequence[Case], *, runs: int) -> None:
         self.cases = cases
         self.runs = runs
         self.described: list[Message] = []
         self._input_size = 0
         self._result_size = 0
         for case in cases:
-            self._add(arguments, case)
+            self._add(signature, case)
 
-    def _add(self, arguments: Sequence[Argument], case: Case) -> None:
+    def _add(self, signature: Signature, case: Case) -> None:
+        arguments = signature.arguments
         if len(arguments) != len(case.tensors):
             raise ValueError(f"{len(arguments)} arguments, but {len(case.tensors)} tensors")
         described = []
@@ -99,6 +103,8 @@ class CaseLayout:
                 "sizes": [int(value) for value in case.sizes],
                 "base": self._result_size,
                 "results": size,
+                "refused": case.refused,
+                "checks": len(signature.checks),
             }
         )
         self._result_size += size * self.runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import re
 import time
@@ -11,17 +12,20 @@ from dataclasses import replace
 
 from fusec.devices import CPU
 from fusec.errors import FusecError
+from fusec.ir.node import Const, Op, known_value
 from fusec.report import Verdict
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
 from fusec.verify.binary import without_comments
 from fusec.verify.candidate import Candidate, Refused
 from fusec.verify.inputs import Kind, are_ordinary, fresh_inputs
+from fusec.verify.integer_inputs import integer_trials
 from fusec.verify.layout import Case
 from fusec.verify.named_numbers import MOST, around, computed, named_numbers
 from fusec.verify.patterns import LABELS as PATTERN_LABELS
+from fusec.verify.refused_inputs import refused_trial, refused_trials
 from fusec.verify.trials import LeftOut, ReferencedCase, References, no_memory
-from fusec.verify.variations import lengthened, repeated, resized
+from fusec.verify.variations import at_ends_of_blocks, lengthened, repeated, resized
 
 # Above this, the copies for further kinds of input cost more than they find.
 _LARGE = 512 << 20
@@ -66,6 +70,8 @@ _SMALL = 4 << 20
 # Patterns are many: of a larger tensor a few are drawn.
 _TINY = 256 << 10
 _DRAWN = 4
+_COMPARE = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+_MOST_LIMITS = 8
 # More threads than that are nobody's.
 _TEAM = 64
 _PYTHONS_COMMENT = re.compile("#.*")
@@ -106,22 +112,34 @@ def make_trials(
             left.notes.append(f"not checked {label}: {why}")
             left.hurried |= not large
             continue
+        fresh: Case | None = None
         try:
-            case = _fresh(candidate, cases[0], kind, label)
-            references = References(case, candidate.interpret)
+            fresh = _fresh(candidate, cases[0], kind, label)
+            references = References(fresh, candidate.interpret)
         except (RuntimeError, IndexError, ValueError, MemoryError) as error:
             if not no_memory(error):
                 # The cell itself does not accept such inputs.
                 left.notes.append(f"not checked {label}: eager refuses them")
                 left.refused.add(kind)
+                trial = refused_trial(candidate, fresh) if fresh is not None else None
+                if trial is not None:
+                    yield trial
             elif kind in NEEDED:
                 raise Refused(_unchecked([kind], "there is not enough memory")) from None
             else:
                 left.notes.append(f"not checked {label}: there is not enough memory")
                 left.hurried = True
             continue
-        yield ReferencedCase(case, references, kind)
+        yield ReferencedCase(fresh, references, kind)
     if cases and kinds:
+        limits = _limits(candidate)
+        if limits and cases[0].nbytes <= _SMALL and not candidate.is_interpreted(cases[0]):
+            label = "on the numbers that it compares with"
+            with contextlib.suppress(RuntimeError, IndexError, ValueError, MemoryError):
+                case = _fresh(candidate, cases[0], "named", label, limits)
+                yield ReferencedCase(case, References(case, candidate.interpret), "named")
+        yield from integer_trials(candidate, cases[0], limits)
+        yield from refused_trials(candidate, cases[0])
         yield from _variations(candidate, cases[0])
 
 
@@ -214,7 +232,9 @@ def teams(candidate: Candidate) -> list[int]:
         return []
     text, generated = map(without_comments, (candidate.text, candidate.kernel.generated.text))
     found = named_numbers(text, generated)
-    return [int(number) for number in found if 1 < number <= _TEAM and number == int(number)]
+    named = [int(number) for number in found if 1 < number <= _TEAM and number == int(number)]
+    # An array for so many threads has no room for one more.
+    return [*dict.fromkeys(team for number in named for team in (number, number + 1))]
 
 
 def _named(
@@ -239,6 +259,17 @@ def _without_pythons(text: str) -> str:
     return _PYTHONS_COMMENT.sub("", text)
 
 
+def _limits(candidate: Candidate) -> list[float]:
+    """Return the numbers that a kernel compares with: whether `>` is `>=` shows at them alone."""
+    body = candidate.kernel.body
+    found: dict[float, None] = {}
+    for node in body.nodes() if body else ():
+        if isinstance(node, Op) and node.name in _COMPARE:
+            values = [known_value(arg) for arg in node.args if isinstance(arg, Const)]
+            found |= {float(v): None for v in values if not isinstance(v, complex)}
+    return [number for number in found if math.isfinite(number) and number][:_MOST_LIMITS]
+
+
 def _variations(candidate: Candidate, case: Case) -> Iterator[ReferencedCase]:
     """Yield cases of other sizes, and one in which a tensor is passed twice."""
     signature = candidate.kernel.signature
@@ -259,6 +290,15 @@ def _variations(candidate: Candidate, case: Case) -> Iterator[ReferencedCase]:
             continue  # no such call can be made
         if other.sizes == case.sizes or generated_takes(candidate, trial):
             yield trial
+    if case.nbytes <= _SMALL:
+        for other in at_ends_of_blocks(case, signature):
+            sizes = " and ".join(
+                f"{n} is {v}" for n, v in zip(signature.sizes, other.sizes, strict=True)
+            )
+            other = replace(other, label=f"where {sizes}")
+            with contextlib.suppress(RuntimeError, IndexError, ValueError):
+                references = References(other, candidate.interpret)
+                yield ReferencedCase(other, references, "similar", doubtful=True)
     long = _lengthened(candidate, case)
     if long is not None:
         with contextlib.suppress(RuntimeError, IndexError, ValueError):

@@ -65,11 +65,12 @@ def rehearse(
         "threads": _THREADS,
         "timeout": SECONDS,
         "asleep": _BUSY * SECONDS,
-        "cases": CaseLayout(signature.arguments, [case], runs=0).described,
+        "cases": CaseLayout(signature, [case], runs=0).described,
         "rehearse": True,
         "device": _properties(),
     }
-    with CaseLayout((), [], runs=0).files(json.dumps(body).encode()) as (data, results, place):
+    nothing = CaseLayout(Signature(()), [], runs=0)
+    with nothing.files(json.dumps(body).encode()) as (data, results, place):
         request: Message = {
             "do": "run",
             "modules": _imports(target, text, generated),

@@ -147,7 +147,7 @@ def run_cases(
         plan *= _DEVICE_REPEATS
     if chosen.threads and many > 1:
         plan.append((True, 1))
-    layout = CaseLayout(signature.arguments, cases, runs=len(plan))
+    layout = CaseLayout(signature, cases, runs=len(plan))
     body: Message = {
         "worker": chosen.worker,
         "entry": entry,
@@ -276,7 +276,7 @@ def endure(
     chosen = find_target(target)
     device = _device(cases)
     many = 1 if device != CPU else threads or torch.get_num_threads()
-    layout = CaseLayout(signature.arguments, cases, runs=2 + SHOWN)
+    layout = CaseLayout(signature, cases, runs=2 + SHOWN)
     timing = {"seconds": seconds, "calls": calls, "copied": copied} if generated else None
     body: Message = {
         "worker": chosen.worker,
@@ -386,7 +386,7 @@ def _judged(
         True,
         "passed",
         "",
-        outputs=_moved(runs[0], device),
+        outputs=_moved(runs[0], device) if runs else (),
         others=tuple(_moved(run, device) for run in runs[1:] if run.differs),
         seconds=seconds,
         details=details,

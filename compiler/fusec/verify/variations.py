@@ -7,14 +7,15 @@ pass one tensor in two places.  ``fresh_inputs`` makes other values; here is wha
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
 from fusec.ir.index import Expr
 from fusec.kernel_source import Argument, Signature
 from fusec.memory.strided import write_strided
-from fusec.verify.inputs import fresh_inputs
+from fusec.verify.inputs import fresh_inputs, secret_seed
 from fusec.verify.layout import Case
 
 # Larger tensors cost more than they find.
@@ -22,6 +23,8 @@ _LARGEST = 1 << 24
 # Elements that fit into no stack (8 MB), nor into an array that somebody took to be long enough.
 _LONG = (1 << 21) + 4097
 _SHORT = 2  # the other sizes then
+# What is left of blocks of sixteen, and how many of these there may be.
+_RESTS, _BLOCKS = (2, 6, 12, 15), 5
 # Points of its loops that a run may have then.
 _MOST_POINTS = 1 << 24
 
@@ -116,6 +119,36 @@ def with_sizes(case: Case, signature: Signature, others: Sequence[int]) -> Case 
     return Case(tensors, sizes, "")
 
 
+def at_ends_of_blocks(
+    case: Case, signature: Signature, *, seed: int | None = None
+) -> Iterator[Case]:
+    """Yield cases of sizes that leave what no other does of blocks of 4, 8, 16 and 32.
+
+    A kernel that takes some elements at a time has to take the rest as well, and an odd one is what
+    people think of.
+
+    Args:
+        case: The real one.
+        signature: Says how shapes and strides follow from the symbolic sizes.
+        seed: For tests; a secret one by default.
+    """
+    if not case.sizes or any(not isinstance(size, int) for size in case.sizes):
+        return
+    dice = random.Random(secret_seed() if seed is None else seed)
+    rests = list(_RESTS)
+    dice.shuffle(rests)
+    for turn in range(len(rests)):
+        sizes = [
+            16 * dice.randrange(_BLOCKS) + rests[(turn + at) % len(rests)]
+            if size >= _SHORT
+            else size
+            for at, size in enumerate(case.sizes)
+        ]
+        other = with_sizes(case, signature, sizes)
+        if other is not None:
+            yield other
+
+
 def _other(size: int, *, larger: bool) -> int:
     """Return another size: odd, so that no vector or block divides it; 0 and 1 are their own."""
     if size < 2:
@@ -157,4 +190,4 @@ def evaluated(exprs: Sequence[Expr], named: Mapping[str, int]) -> tuple[int, ...
     return tuple(found)
 
 
-__all__ = ["evaluated", "lengthened", "repeated", "resized", "with_sizes"]
+__all__ = ["at_ends_of_blocks", "evaluated", "lengthened", "repeated", "resized", "with_sizes"]

@@ -208,6 +208,9 @@ def _problem(
     if problem == "check":
         code = result["code"]
         checks = signature.checks
+        if result.get("refused") and not code:
+            why = result["refused"]
+            return Finding("wrong", f"takes inputs that have to be refused ({why}) and returns 0")
         if 1 <= code <= len(checks):
             return Finding("wrong", f"refuses inputs that are right: {checks[code - 1]}")
         return Finding("wrong", f"returned {code}; a kernel returns 0 when all is well")

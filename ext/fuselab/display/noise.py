@@ -53,11 +53,12 @@ def unconfirmed(run: TuningRun) -> frozenset[int]:
     """Return the trials whose times beat what a search put in use, and which are not in use.
 
     What looks faster once need not be: a search ends with a round in which the leaders are timed
-    in turns, and only what is faster there, round by round, is put in use.
+    in turns, and only what is faster there, round by round, is put in use. Of what a person has
+    picked since, the search has decided nothing.
     """
     place = in_use(run)
     own = run.trials[place].timing if place is not None and run.stopped else None
-    if own is None:
+    if run.picked or own is None:
         return frozenset()
     times = {i: trial.timing for i, trial in enumerate(run.trials) if i != place}
     return frozenset(i for i, time in times.items() if time and pace(time, own) is Pace.FASTER)

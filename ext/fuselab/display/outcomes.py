@@ -301,9 +301,7 @@ class Table:
     ) -> Mapping[str, Any]:
         """Return the forms that a notebook and a terminal show."""
         rows = self.rows or [(self.empty, *([""] * (len(self.head) - 1)))]
-        html = render.kernels_html(self.head, rows)
-        if self.more:
-            html += f"<div>{escape(self.more)}</div>"
+        html = render.kernels_html(self.head, rows, self.more)
         text = fitted(repr(self), terminal_width())
         return {"text/plain": text, "text/html": themed(html)}
 

@@ -321,9 +321,9 @@ def tuning_html(
     )
 
 
-def kernels_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write a plain table as static HTML."""
-    return _rendered("table.html.j2", head=head, rows=rows)
+def kernels_html(head: Sequence[str], rows: Sequence[Sequence[str]], more: str = "") -> str:
+    """Write a plain table as static HTML, a line below it."""
+    return _rendered("table.html.j2", head=head, rows=rows, more=more)
 
 
 @functools.cache

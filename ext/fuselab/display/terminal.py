@@ -2,7 +2,7 @@
 
 A terminal breaks a long line wherever its edge is, in the middle of words and figures. Here lines
 are broken between words, and go on below where they began: a sentence below its first word, a
-row of a table below its last column. What goes elsewhere, to a file or a page, stays as it is.
+row of a table below its last column, where that leaves room. What goes elsewhere stays as it is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import shutil
 import sys
 import textwrap
 
-LEAST = 40  # letters: narrower ones are not worth a column of their own
+LEAST = 40  # letters: nothing is narrower, whatever a terminal says of itself
+ROOM = 30  # letters that a row's last column needs, to go on below itself
 _COLUMN = re.compile(r"\S  +(?=\S)")
 
 
@@ -39,11 +40,10 @@ def _broken(line: str, width: int) -> list[str]:
     if len(line) <= width:
         return [line]
     indent = len(line) - len(line.lstrip())
+    columns = [column.end() for column in _COLUMN.finditer(line)]
     below = indent + 2
-    # The last column that leaves some room.
-    for column in _COLUMN.finditer(line):
-        if column.end() + LEAST // 2 <= width:
-            below = column.end()
+    if columns:  # a narrow last column would be a tower of single words
+        below = columns[-1] if columns[-1] + ROOM <= width else indent + 4
     return textwrap.wrap(
         line,
         width,

@@ -170,7 +170,7 @@ def run(
         for (name, role), tensor in zip(operands, cases[0].tensors, strict=True)
     ]
     signature = Signature(tuple(arguments))
-    layout = CaseLayout(arguments, cases, runs=len(plan))
+    layout = CaseLayout(signature, cases, runs=len(plan))
     body: Message = {
         "worker": _TRITON if program.triton else _PYTHON,
         "entry": program.entry,

@@ -114,7 +114,7 @@ def _explained(message: str, magic: Any, name: str, line: str) -> str:
         if not wrong.startswith("-"):
             return f"{name}: {wrong!r} is a word too many ({name}? shows what it takes)"
         if not known:
-            return f"{name} takes no options: leave out {wrong}"
+            return f"{name} takes no options: leave out {wrong} ({name}? shows what it takes)"
         similar = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
         hint = f"; did you mean {similar[0]}?" if similar else ""
         return f"{name}: there is no option {wrong}{hint} (allowed: {', '.join(known)})"

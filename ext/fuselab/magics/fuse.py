@@ -171,15 +171,17 @@ class FuseMagics(Magics):
     @argument("--panel", action="store_true", help="Show the live workbench below the result.")
     @argument("-q", "--quiet", action="store_true", help="Show nothing but the cell's own value.")
     def fuse(self, line: str, cell: str | None = None) -> Any:
-        """Compile the cell's tensor code into fused kernels, run it, and show the kernels.
+        """Compile the cell's tensor code into fused kernels, run it, and show them.
 
-        The cell behaves as it would without %%fuse: names come from the notebook and land in
-        it, Out[n] is its last value. Definitions of functions and nn.Module classes alone
-        become compiled ones. As a line magic, %fuse takes one expression.
+        The cell behaves as it would without %%fuse: names come from the notebook and
+        land in it, Out[n] is its last value. Definitions of functions and nn.Module
+        classes alone become compiled ones. As a line magic, %fuse takes one
+        expression.
 
-        %%kernel NAME edits a kernel, %fuse_kernels lists them, %fuse_revert NAME undoes an
-        edit, %fuse_export NAME writes one to a file, %fuse_report [CELL] shows a result again,
-        %fuse_share [CELL] writes it as a page for others.
+        %%kernel NAME edits a kernel, %fuse_kernels lists them, %fuse_revert NAME
+        undoes an edit, %fuse_export NAME writes one to a file, %fuse_report [CELL]
+        shows a result again, %fuse_share [CELL] writes it as a page for others.
+        %fuse_help lists all magics, %config FuseMagics the defaults that can be set.
         """
         if cell is None:
             options_text, body = _split_line(self.fuse, line)

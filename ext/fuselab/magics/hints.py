@@ -14,6 +14,7 @@ from typing import Any
 # Cell magics that say themselves what they want where nothing stands below them.
 _OWN = re.compile(r"%%(fuse\s+\S|(kernel|predict|task)(?=\s|$))(?!.*\?\s*$)")
 _UNKNOWN = re.compile(r"(?:Line|Cell) magic (?:function )?`(%%?)(fuse_?\w*|kernels?|predict)`")
+_CONFIG = re.compile(r"Invalid config statement: '(%*[Ff]use\w*)")
 
 # What people call things, and what does them.
 _MEANT = {
@@ -48,6 +49,8 @@ def hint(message: str, known: Sequence[str]) -> str:
         message: IPython's.
         known: The magics that there are, with their signs.
     """
+    if _CONFIG.match(message):
+        return "%config FuseMagics lists the defaults of %%fuse that can be set"
     found = _UNKNOWN.search(message)
     if found is None:
         return ""

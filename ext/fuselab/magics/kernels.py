@@ -54,9 +54,10 @@ class KernelMagics(SessionMagics):
     def kernel(self, line: str, cell: str) -> None:
         """Edit a kernel: the cell's text is checked, timed, and kept if it passes.
 
-        It is built alone and run in a worker process first, so that a broken edit cannot take
-        the notebook down; it is compared with eager and with float64 on the cell's own inputs
-        and on random ones. A refused text is never lost: fuselab.edits("NAME") has them all.
+        It is built alone and run in a worker process first, so that a broken edit
+        cannot take the notebook down; it is compared with eager and with float64 on
+        the cell's own inputs and on random ones. A refused text is never lost:
+        fuselab.edits("NAME") has them all.
         """
         args = parsed(self.kernel, "%%kernel", line)
         try:
@@ -92,7 +93,7 @@ class KernelMagics(SessionMagics):
     @argument("cell", nargs="?", help="Only this cell's kernels.")
     @argument("--all", action="store_true", help="All kernels, however many there are.")
     def fuse_kernels(self, line: str) -> Table:
-        """List the kernels, those of the latest cell first: name, cell, target, state, tunables."""
+        """List the kernels, the latest cell's first, with target, state and tunables."""
         args = parsed(self.fuse_kernels, "%fuse_kernels", line)
         every = [*reversed(self.session.cells.values())]
         cells = [self.cell(args.cell)] if args.cell else every

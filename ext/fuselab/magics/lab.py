@@ -30,8 +30,9 @@ class LabMagics(SessionMagics):
     def task(self, line: str, cell: str) -> AnswerVerdict:
         """Judge the cell as the answer to a task: %%task lab01.bytes.
 
-        The verdict says what is wrong first. What the cell defines lands in the notebook, so
-        that you can try it; --untimed leaves the limits of speed out, for a busy machine.
+        The verdict says what is wrong first. What the cell defines lands in the
+        notebook, so that you can try it; --untimed leaves the limits of speed out, for
+        a busy machine.
         """
         words = line.split()
         timed = "--untimed" not in words

@@ -64,8 +64,8 @@ class PackageMagics(SessionMagics):
     def fuse_package(self, line: str) -> None:
         """Write cells as packages that load without compiling, edits and tuning included.
 
-        A package is a function of the tensors and numbers that the cell reads, and returns what
-        the cell assigns, by name: fusec.load("NAME.fuse")(x=x)["y"].
+        A package is a function of the tensors and numbers that the cell reads, and
+        returns what the cell assigns, by name: fusec.load("NAME.fuse")(x=x)["y"].
         """
         args = parsed(self.fuse_package, "%fuse_package", line)
         from fusec.packages.runtime import PackageError

@@ -49,11 +49,12 @@ class PredictMagics(Magics):
     @argument("--reads", type=size, metavar="SIZE", help="Bytes read that you expect: 8MB.")
     @argument("--writes", type=size, metavar="SIZE", help="Bytes written that you expect.")
     def predict(self, line: str, cell: str | None = None) -> Any:
-        """Say what %%fuse would make of the cell: kernels, bytes, calls of ATen, graph breaks.
+        """Say what %%fuse would make of the cell: kernels, bytes, ATen's calls, breaks.
 
-        Nothing is built or run, and no name lands. Say first what you expect (--kernels 2
-        --reads 8MB) and the two are shown side by side. As a line magic, %predict takes one
-        expression. Out[n] is the prediction; its .data() is for programs.
+        Nothing is built or run, and no name lands. Say first what you expect
+        (--kernels 2 --reads 8MB) and the two are shown side by side. As a line magic,
+        %predict takes one expression. Out[n] is the prediction; its .data() is for
+        programs.
         """
         options, body = (line, cell) if cell is not None else ("", line + "\n")
         args = parsed(self.predict, "%%predict", options)

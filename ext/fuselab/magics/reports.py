@@ -43,7 +43,7 @@ class ReportMagics(SessionMagics):
         "folder", nargs="?", default=".", help="The folder to write to; this one if none is given."
     )
     def fuse_share(self, line: str) -> None:
-        """Write a result as one HTML page that needs no server, and a .py that runs its kernel."""
+        """Write a result as one HTML page without a server, its kernel as a .py to run."""
         args = parsed(self.fuse_share, "%fuse_share", line)
         cell = self.cell(args.cell)
         cell.update(checked=self.defaults.check, seconds=self.defaults.measure_seconds)
@@ -75,8 +75,8 @@ class ReportMagics(SessionMagics):
     def fuse_report(self, line: str) -> None:
         """Show a cell's result again, with times of the kernels now in use.
 
-        With --show, everything that a tab of the workbench has on one subject; with --stage, the
-        text of one stage between the cell and machine code.
+        With --show, everything that a tab of the workbench has on one subject; with
+        --stage, the text of one stage between the cell and machine code.
         """
         args = parsed(self.fuse_report, "%fuse_report", line)
         cell = self.cell(args.cell)
@@ -101,7 +101,7 @@ class ReportMagics(SessionMagics):
     @argument("first", help="A cell or a kernel.")
     @argument("second", help="Another one.")
     def fuse_compare(self, line: str) -> Page:
-        """Compare two cells (timed together, interleaved), or two kernels with their texts."""
+        """Compare two cells, timed together in turns, or two kernels with their texts."""
         args = parsed(self.fuse_compare, "%fuse_compare", line)
         if args.first in self.session.cells and args.second in self.session.cells:
             cells = self.session.cells[args.first], self.session.cells[args.second]

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import fusec
+from fusec.capture.untraceable import in_short
 
 
 class Masked(nn.Conv2d):
@@ -64,3 +65,12 @@ def test_what_has_no_derivative_runs_until_somebody_asks_for_one() -> None:
     another = fusec.compile(lambda x: x.sin() + 1)
     torch.testing.assert_close(another(x), x.sin() + 1)
     assert another.kernels
+
+
+def test_an_error_in_short_has_no_stack_of_cpp() -> None:
+    text = "Cannot call numel() on tensor with symbolic sizes/strides\nException raised from f at"
+    error = RuntimeError(f"{text} TensorImpl.cpp:289 (most recent first):\nframe #0: c10::Error")
+    words = "RuntimeError: Cannot call numel() on tensor with symbolic sizes/strides"
+    assert in_short(error) == words
+    assert in_short(RuntimeError("One thing. Another one.")) == "RuntimeError: One thing"
+    assert in_short(RuntimeError()) == "RuntimeError"

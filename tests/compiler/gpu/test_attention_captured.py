@@ -66,7 +66,6 @@ def test_a_number_that_changes(blocks: Any) -> None:
     assert not any("flex" in name for name in externs), externs
 
 
-@pytest.mark.skip(reason="on a GPU torch's own runs until this has been measured on one")
 @pytest.mark.parametrize("name", ["of a head", "relative", "of keys"])
 def test_gradients_of_captured_tensors(name: str, blocks: Any) -> None:
     shape = {"of a head": (HEADS,), "relative": (HEADS, 2 * LENGTH), "of keys": (LENGTH,)}[name]

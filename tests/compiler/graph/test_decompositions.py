@@ -143,3 +143,18 @@ def test_shuffled_channels_stay_innermost(shape: tuple[int, ...], learns: bool) 
     for given in (x, x.contiguous(memory_format=formats.get(x.ndim, torch.contiguous_format))):
         torch._dynamo.reset()
         same(lambda x: F.channel_shuffle(x, 2), given.requires_grad_(learns))
+
+
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_gradients_of_rows_of_a_number_read_from_data() -> None:
+    def divergence(x: Tensor) -> Tensor:
+        rows = x[x[:, 0] > 0]
+        return F.kl_div(rows.log_softmax(1), rows.softmax(1).square(), reduction="sum")
+
+    x = torch.rand(6, 3) - 0.5
+    compiled = fusec.compile(divergence)
+    for given in (x, -x, x[:0], x.abs()):
+        leaves = [given.clone().requires_grad_() for _ in range(2)]
+        for function, leaf in zip((compiled, divergence), leaves, strict=True):
+            function(leaf).backward()
+        torch.testing.assert_close(leaves[0].grad, leaves[1].grad)

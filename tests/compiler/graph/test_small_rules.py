@@ -56,6 +56,18 @@ def test_slopes_of_evaluation(dtype: torch.dtype) -> None:
         assert decompositions._rrelu(x, noise, 0.1, 0.4, True) is NotImplemented
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [F32, torch.bfloat16])
+def test_gradients_of_random_slopes(dtype: torch.dtype, training: bool) -> None:
+    for x in (SPECIAL.to(dtype), torch.randn(3, 4).to(dtype).t(), torch.randn(4, 9)[:, ::2]):
+        grad, rest = torch.randn(x.shape).to(x.dtype), (0.1, 0.4, training, False)
+        noise = torch.where(x <= 0, 0.25, 1.0).to(x.dtype)
+        found: Any = decompositions._rrelu_backward(grad, x, noise, *rest)
+        wanted = aten.rrelu_with_noise_backward(grad, x, noise, *rest)
+        torch.testing.assert_close(found, wanted, equal_nan=True)
+        assert found.stride() == wanted.stride()
+
+
 @pytest.mark.parametrize("number", [0.5, 3, 1e39, -1e39, 0.0, float("inf")])
 @pytest.mark.parametrize("dtype", [F32, F64, HALF, torch.int64])
 def test_logarithms_beside_numbers(number: float, dtype: torch.dtype) -> None:

@@ -12,8 +12,11 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fusec
+from fusec.ir.index import Expr
+from fusec.ir.node import Recorder
 from fusec.ir.program import Compute
 from fusec.lower.program import GraphNotLowered, lower_graph
+from fusec.lower.values import Lowering, NotLowered, ResultMeta
 from support.compare import difference
 from support.interpreted import Interpreted
 from support.opinfo import name_of, run_samples
@@ -304,3 +307,13 @@ def test_copies_in_shapes_that_no_view_has(make: Callable[[], torch.Tensor], tar
     found.zero_()
     assert torch.equal(function(x), plain)  # nothing of x is shared
     assert not compiled.graphs[0].externs
+
+
+def test_what_is_refused_halfway_is_a_call_with_the_operators_own_results() -> None:
+    """An intermediate step's results were left in their place."""
+    lowering = Lowering(Recorder(), results=(None,))
+    one = ResultMeta((), torch.float32, torch.device("cpu"), (), Expr.of(0))
+    with pytest.raises(NotLowered), lowering.making(one):
+        raise NotLowered("no such atomics")
+    assert lowering.results == (None,)
+    assert lowering.result is None

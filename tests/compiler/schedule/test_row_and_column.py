@@ -16,14 +16,14 @@ from fusec.inspect.whatif import part_view, what_if
 from fusec.ir import ops
 from fusec.ir.body import Body, Buffer, Store, axis_sizes
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Reduce, recording
+from fusec.ir.node import Reduce, indirect, recording
 from fusec.ir.printer import format_body
 from fusec.ir.program import Compute
 from fusec.ir.shapes import contiguous_strides, flatten, product
 from fusec.ir.walk import free_axes
 from fusec.schedule import choices_sums
 from fusec.schedule.overrides import Overrides, pair
-from fusec.schedule.row_and_column import _along_rows, column_sums, one_row_axis
+from fusec.schedule.row_and_column import _along_rows, _stores, column_sums, one_row_axis
 from fusec.schedule.step_graph import why
 from fusec.targets.triton.toolchain.cross_compile import artifacts
 from support.cpp_bodies import Bench, random_bench
@@ -359,6 +359,15 @@ def test_the_interpreter_sums_every_row_of_a_piece() -> None:
 def test_only_sums_of_what_was_read_are_taken_over() -> None:
     body = norm_gradient(70, 200, 16).body
     assert column_sums(body) is None
+
+
+def test_what_is_written_to_places_that_a_row_has_is_of_whole_rows() -> None:
+    with recording():
+        (i,), (r,) = axes(64), axes(48, prefix="r")
+        place = indirect(ops.load("places", at(r), torch.int64), Expr.of(48))
+        one = ops.load("one", at(i), F32)
+        stores = Store("y", (*at(i), place), one), Store("z", at(i), one)
+        assert _stores(Body((i,), (r,), stores)) == ([stores[0]], [stores[1]])
 
 
 def test_crossed_kernels_compile_for_gpus() -> None:

@@ -208,3 +208,7 @@ def test_others_are_not(name):
 
 def test_names_of_faults_differ():
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+
+
+def test_the_tables_of_a_class_are_what_makes_one() -> None:
+    assert allowed.harm("_ZTINSt6thread6_StateE") == "it starts or steers threads"

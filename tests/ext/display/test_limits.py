@@ -75,6 +75,16 @@ def test_limit_counts_inputs_and_outputs_once(dynamic: bool | None) -> None:
     assert found.seconds == found.copy.median > 0
 
 
+def test_of_a_part_of_a_tensor_only_the_part_counts() -> None:
+    """A call of ATen on ``x[0]`` is not said to move all of ``x``: eager does not, either."""
+    x = torch.randn(50, 32, 16)
+    found = compiled(lambda x: (x[0] @ x[0].T).relu(), x).limit()
+    product = 32 * 32 * 4
+    assert found.moved == 32 * 16 * 4 + product + 2 * product
+    assert found.moved < found.eager
+    assert found.bytes < x.nbytes
+
+
 def test_products_count_with_their_operations() -> None:
     a, b = torch.randn(32, 48), torch.randn(48, 16)
     found = compiled(lambda a, b: (a @ b).relu(), a, b).limit()

@@ -41,6 +41,13 @@ def test_a_row_goes_on_below_its_last_column() -> None:
     assert len(second) - len(second.lstrip()) == row.index("sum")
 
 
+def test_a_narrow_last_column_is_no_tower() -> None:
+    row = "  a_kernel_with_a_long_name  cpp  1.46 ms  16 MiB  sum over 1024 for each, lines 2-3"
+    first, second = fitted(row, 60).split("\n")
+    assert len(first) <= 60
+    assert len(second) - len(second.lstrip()) == 6
+
+
 def test_what_goes_elsewhere_is_left_alone() -> None:
     assert terminal.terminal_width() is None  # the tests' own output is a file
     assert fitted(WIDE, None) == WIDE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 from IPython.core.error import UsageError
 
@@ -20,6 +22,8 @@ KNOWN = ["%fuse_report", "%fuse_revert", "%%fuse", "%fuse_help"]
         ("%fuse_xyzzy", "%fuse_help lists"),
         ("%fuse_tune", "--tune 10"),
         ("%kernels", "%%kernel NAME"),
+        ("%fuse_history", "fuselab.edits('KERNEL')"),
+        ("%fuse_undo", "%fuse_revert KERNEL"),
     ],
 )
 def test_a_guess_has_a_hint(guessed: str, said: str) -> None:
@@ -72,3 +76,23 @@ def test_without_code_the_kernel_that_was_named_comes(shell, monkeypatch) -> Non
 def test_without_code_ours_say_what_is_wanted(shell, cell: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         run(shell, cell)
+
+
+def test_a_guess_at_the_settings_has_a_hint() -> None:
+    message = "Invalid config statement: 'Fuselab', should be `Class.trait = value`."
+    assert "%config FuseMagics" in hint(message, KNOWN)
+    assert hint(message.replace("Fuselab", "Inline"), KNOWN) == ""
+
+
+def test_help_fits_a_terminal(shell) -> None:
+    """A terminal of 80 letters breaks what is longer in the middle of a word."""
+    magics = shell.magics_manager.magics
+    wide = [
+        (name, line)
+        for kind in ("line", "cell")
+        for name, magic in magics[kind].items()
+        if type(getattr(magic, "__self__", None)).__module__.startswith("fuselab.")
+        for line in (inspect.getdoc(magic) or "").split("\n")
+        if len(line) > 79 and not line.startswith("  -")  # argparse's own column
+    ]
+    assert wide == []

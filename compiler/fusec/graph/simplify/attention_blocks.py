@@ -43,7 +43,7 @@ def listed_inputs(graph: fx.Graph) -> frozenset[int]:
     """Return which of a graph's inputs, counted from 0, are in the block masks that it is given."""
     masks = [node.args[_MASK[node.target]] for node in graph.nodes if node.target in _MASK]
     listed = set(pytree.tree_leaves(masks))
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    inputs = graph.find_nodes(op="placeholder")
     return frozenset(place for place, node in enumerate(inputs) if node in listed)
 
 

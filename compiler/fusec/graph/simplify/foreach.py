@@ -18,8 +18,8 @@ _SPECIAL: dict[str, Callable[..., torch.Tensor]] = {
     "norm": lambda x, order=2, dtype=None: torch.linalg.vector_norm(x, order, dtype=dtype),
     "copy": lambda x, source, non_blocking=False: source.to(x.dtype).expand_as(x).clone(),
     "zero": torch.zeros_like,
-    "maximum": lambda x, y: _extreme(torch.maximum, torch.clamp_min, x, y),
-    "minimum": lambda x, y: _extreme(torch.minimum, torch.clamp_max, x, y),
+    "maximum": torch.clamp_min,  # of a number as well
+    "minimum": torch.clamp_max,
 }
 
 
@@ -33,15 +33,6 @@ def _with_value(
     if isinstance(value, torch.Tensor):
         return x + value * product
     return function(*tensors, value=value)
-
-
-def _extreme(
-    of_tensors: Callable[..., torch.Tensor],
-    of_number: Callable[..., torch.Tensor],
-    x: torch.Tensor,
-    y: Any,
-) -> torch.Tensor:
-    return of_tensors(x, y) if isinstance(y, torch.Tensor) else of_number(x, y)
 
 
 def _one_by_one(function: Callable[..., torch.Tensor]) -> Rule:

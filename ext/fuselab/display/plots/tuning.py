@@ -29,6 +29,7 @@ def outcome_figure(run: TuningRun) -> Figure | None:
     if len(best) < 2:
         return None
     shown = effects(run)[:MOST_EFFECTS]
+    used = dict(run.winner.values) if run.winner is not None else {}
     rows = []
     for index, trial in best:
         assert trial.timing is not None
@@ -52,8 +53,9 @@ def outcome_figure(run: TuningRun) -> Figure | None:
             pane.plot(
                 range(len(times)), times, "o-", color=plots.FUSED, markersize=4, linewidth=1.2
             )
-            least = times.index(min(times))
-            pane.plot([least], [times[least]], "o", color=plots.EDITED, markersize=6)
+            mine = [place for place, (value, _) in enumerate(values) if value == used.get(name)]
+            at = [times[place] for place in mine]
+            pane.plot(mine, at, "o", color=plots.EDITED, markersize=6)
             pane.set_xticks(range(len(times)), [str(value) for value, _ in values])
             pane.set_xlabel(name)
             pane.margins(x=0.15)

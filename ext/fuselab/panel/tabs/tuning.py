@@ -331,8 +331,7 @@ def ranking_table(run: TuningRun, length: int = 5) -> str:
     timed = [(trial.timing, i) for i, trial in enumerate(run.trials) if trial.timing]
     if not timed:
         return ""
-    best, fastest = min(timed, key=lambda entry: entry[0].median)
-    mine = run.trials[run.best].timing if run.best is not None else None
+    fastest = min(timed, key=lambda entry: entry[0].median)[1]
     timed.sort(key=lambda entry: (entry[1] != run.best, entry[0].median))
     first = run.trials[0].timing
     head = ["Configuration", "Median (quartiles)", "Against the start"]
@@ -352,9 +351,7 @@ def ranking_table(run: TuningRun, length: int = 5) -> str:
         row += [noise.against(timing, alone)] if alone else []
         rows.append(row)
     notes = [f"{escape(reason)}." for reason in run.plan_reasons()]
-    led = run.stopped and mine is not None and fastest != run.best
-    # A slower one may have been picked: that is no matter of noise.
-    if led and mine is not None and noise.pace(mine, best) is not noise.Pace.SLOWER:
+    if run.stopped and not run.picked and fastest != run.best:
         notes.append("A lead that is within the noise does not win.")
     if busy := noise.busy_note(timing for timing, _ in timed):
         notes.append(f"{busy[:1].upper()}{busy[1:]}.")

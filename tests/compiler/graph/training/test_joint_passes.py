@@ -411,3 +411,7 @@ def test_old_values_are_copied_for_backward_alone() -> None:
     assert kept[0] is kept[4], "one copy for both"
     assert [kept[0].args[0].name, kept[1].args[0].name] == ["x", view.name]
     assert not copy_old_values(*modules, 2, {"z"})
+    tensors = [torch.full((4, 6), float(n)) for n in range(4)]
+    _, first, saved, *_ = modules[0](*tensors, 4)
+    assert first is tensors[0]
+    assert saved is not first, "its code copies as well"

@@ -90,6 +90,17 @@ def test_a_technique_is_decided_with_a_reason_and_can_be_left_out(technique: str
     )
 
 
+def test_tiles_ask_for_nothing_where_that_is_left_out() -> None:
+    x, y = torch.randn(800, 700), torch.randn(700, 800)
+    for rules, asks in ((), True), (["add: prefetch=0"], False):
+        torch._dynamo.reset()
+        compiled = fusec.compile(lambda x: x.t() + y, loops=rules)
+        torch.testing.assert_close(compiled(x), x.t() + y)
+        (kernel,) = compiled.kernels.values()
+        assert "turn_over" in code(kernel)
+        assert ("prefetch<" in code(kernel)) is asks
+
+
 def test_rows_of_few_tiles_of_columns_are_shared_out() -> None:
     kernel = one_kernel(lambda x: x.sum(0), torch.randn(1000, 2 * choices.COLUMNS + 9))
     assert "PIECES" in code(kernel)

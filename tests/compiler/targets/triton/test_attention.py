@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from fusec.targets.triton import emit
 from fusec.targets.triton.toolchain.cross_compile import artifacts, compile_start
 from fusec.targets.triton.toolchain.load import load
 from fusec.targets.triton.toolchain.starts import gpu_target, launched
-from support.attention import MODS, Sizes, attention, gradients, prepare, sources
+from support.attention import MODS, SLOPES, Sizes, attention, causal, gradients, prepare, sources
 from support.interpreted import Interpreted
 from support.paths import GOLDEN
 
@@ -133,6 +134,41 @@ def test_warpgroups_multiply_while_others_load(name: str) -> None:
     code = artifacts(source.text, source.signature, gpu="sm_90", kinds=("ptx",))["ptx"]
     words = "wgmma.mma_async", "setmaxnreg", "cp.async.cg.shared.global", "mbarrier.try_wait"
     assert all(word in code for word in words)
+
+
+@pytest.mark.triton
+def test_a_name_has_one_type_in_both_branches_of_a_step() -> None:
+    """Whole blocks ask for keys first, those in part for queries: ``position`` was both."""
+    sizes = Sizes(1, 4, 4, 256, 256, 128)
+    masked = create_block_mask(causal, None, None, 256, 256, device="cpu", BLOCK_SIZE=128)
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        def leaning(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return score + SLOPES[h] * (j - i) / 64
+
+        return flex_attention(q, k, v, score_mod=leaning, block_mask=masked)
+
+    with using(with_warpgroups()):
+        found = sources(attend, tuple(t.requires_grad_() for t in sizes.tensors(BF16)))
+    branches = [
+        node
+        for source in found
+        for node in ast.walk(ast.parse(source.text))
+        if isinstance(node, ast.If) and "position" in ast.unparse(node)
+    ]
+    assert branches
+    for node in branches:
+        first, second = map(_read_by_names, (node.body, node.orelse))
+        shared = (first.keys() & second.keys()) - {"changed"}
+        assert "position" in shared
+        assert {name: first[name] for name in shared} == {name: second[name] for name in shared}
+
+
+def _read_by_names(lines: list[ast.stmt]) -> dict[str, set[str]]:
+    """Return what of a step each assigned name is made of."""
+    texts = (ast.unparse(line).partition(" = ") for line in lines)
+    step = "q_idx", "kv_idx", "score"
+    return {name: {each for each in step if each in text} for name, _, text in texts}
 
 
 @pytest.mark.sample(2)

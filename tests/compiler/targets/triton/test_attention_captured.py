@@ -121,3 +121,22 @@ def test_places_that_are_the_same_along_a_tile_are_added_to_once(gpu: str) -> No
         if name == "of keys":
             code = artifacts(kernel.text, kernel.signature, gpu=gpu, kinds=(kind,))[kind]
             assert "atom" in code
+
+
+@pytest.mark.slow
+@pytest.mark.triton
+def test_in_deterministic_mode_they_are_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fusec.lower.scatter_steps.is_gpu", lambda device: True)
+    attend, tensors = attention("of a head"), given("of a head", F32)
+    exact, eager = gradients(attend, tensors, F64), gradients(attend, tensors, F32)
+    compiled = fusec.compile(attend, target="triton")
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = gradients(compiled, tensors, F32)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for own, usual, right in zip(found, eager, exact, strict=True):
+        require_close(own, usual, right)
+    assert not compiled.fallbacks
+    reasons = [extern.reason for graph in compiled.graphs for extern in graph.externs]
+    assert any("deterministic" in reason for reason in reasons), reasons

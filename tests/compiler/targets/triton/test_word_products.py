@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 import torch.nn.functional as F
 
 import fusec
-from fusec.targets.triton.plan import choices_matmul
+from fusec.ir.index import Expr, Symbol
+from fusec.targets.triton.plan import choices_matmul, word_products
 from fusec.targets.triton.toolchain.build import build_triton
 from fusec.targets.triton.toolchain.cross_compile import artifacts
 from fusec.tunables import read_tunables, set_tunables
@@ -92,6 +94,23 @@ def test_every_weight_is_as_eager_unpacks_it(form: str, dtype: torch.dtype, rows
     (kernel,) = compiled.kernels.values()
     assert "SHARES" in kernel.source
     assert not compiled.graphs[0].externs
+
+
+def test_what_is_of_many_products_or_of_any_length_has_no_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+    real = word_products.in_words
+    monkeypatch.setattr(choices_matmul, "in_words", lambda *a: asked.append(a) or real(*a))
+    _, q, s = make("bytes", HALF)
+    compiled = fusec.compile(of_bytes, target="triton", matmul="template")
+    compiled(torch.eye(INNER, dtype=HALF)[:4], q, s)
+    product, *others = asked[0]
+    assert real(product, *others) is not None
+    assert real(replace(product, batch=product.row), *others) is None
+    for axis in ("row", "column", "inner"):
+        of_any = Symbol("n", size=Expr.of(Symbol("size", "size")))
+        assert real(replace(product, **{axis: of_any}), *others) is None
 
 
 def test_tunables_and_odd_sums() -> None:

@@ -58,10 +58,6 @@ class ShortRowWriter(ColumnWriter):
         self.tile = tile
         free: dict[str, tuple[str, int]] = {}  # array to its type and the last pass that reads it
         for load in turned_over(self.kernel, self.column):
-            same = [a for a in self.loads if (a.buffer, a.index) == (load.buffer, load.index)]
-            if same:
-                self.loads[load] = self.loads[same[0]]
-                continue
             dtype = self.kernel.buffers[load.buffer].dtype
             tile.use_type(dtype)
             self.loads[load] = self.array(tile, load.buffer, dtype, load)

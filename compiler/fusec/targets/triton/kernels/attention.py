@@ -7,13 +7,14 @@ writer turns into statements as everywhere else.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fusec.ir import ops
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, Reduce, const
 from fusec.ir.walk import walk
-from fusec.targets.triton.kernels.attention_tiles import Tiles
+from fusec.targets.triton.kernels.attention_tiles import Tiles, unlike
 from fusec.targets.triton.kernels.matmul import insert
 from fusec.targets.triton.plan.choice import power_of_two
 from fusec.targets.triton.plan.choices_attention import Attention, Listed
@@ -242,22 +243,46 @@ class AttentionWriter(Tiles):
             return described
         return described | self.lists(kernel, loop.listed, self.found.row)
 
-    def score(self, kernel: KernelWriter, before: Block, root: Node) -> tuple[Writer, str]:
-        """Write what becomes of a score; return the statements, and the text of the result."""
-        own = replace(
-            kernel, writer=Writer(), names=dict(before.kernel.names), taken=set(kernel.taken)
-        )
+    def score(
+        self,
+        kernel: KernelWriter,
+        before: Block,
+        root: Node,
+        branches: list[KernelWriter] | None = None,
+    ) -> tuple[Writer, str]:
+        """Write what becomes of a score; return the statements, and the text of the result.
+
+        Args:
+            kernel: The function.
+            before: What is known before.
+            root: The result.
+            branches: The other branches of a condition; this one is added.
+        """
+        block = self.changed(kernel, before, root, {})
+        if branches is not None:
+            if named := unlike(block.kernel, branches):
+                block = self.changed(kernel, before, root, named)
+            branches.append(block.kernel)
+        own, text = block.kernel, block.value(root)
+        dims = {dim.place for dim in own.node_dims(root) if dim.size != 1}
+        if text.literal or not {0, 1} <= dims:
+            return own.writer, f"tl.broadcast_to({text.source}, (BLOCK_M, BLOCK_N))"
+        return own.writer, text.source
+
+    def changed(
+        self, kernel: KernelWriter, before: Block, root: Node, named: Mapping[Node, str]
+    ) -> Block:
+        """Write what becomes of a score, with names that some values have; return the block."""
+        names = {**before.kernel.names, **named}
+        taken = {*kernel.taken, *named.values()}
+        own = replace(kernel, writer=Writer(), names=names, taken=taken)
         block = Block(own, before)
         block.known[self.found.product] = Text("score")
         nodes = self.own_nodes([root])
         own.free = {**kernel.free, **self.free_of(nodes)}
         own.relaxed = relaxed(self.file.body, root) if self.found.quick else frozenset()
         block.write(nodes, roots=(root, root))
-        text = block.value(root)
-        dims = {dim.place for dim in own.node_dims(root) if dim.size != 1}
-        if text.literal or not {0, 1} <= dims:
-            return own.writer, f"tl.broadcast_to({text.source}, (BLOCK_M, BLOCK_N))"
-        return own.writer, text.source
+        return block
 
     def parts(self, outer: Block) -> list[str]:
         """Return the statements that keep a program's share of its rows."""

@@ -11,7 +11,7 @@ long again (docs/gpu-figures.md).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fusec.ir.body import Store
@@ -19,6 +19,7 @@ from fusec.ir.index import Expr
 from fusec.ir.node import Load, Node, Reduce
 from fusec.ir.walk import walk
 from fusec.targets.triton.kernels.attention_gradients import GradientsWriter, Part
+from fusec.targets.triton.kernels.attention_tiles import unlike
 from fusec.targets.triton.kernels.template_parts import TemplateParts, call
 from fusec.targets.triton.plan.attention_gradients import Gradients, given_of, stepped_numbers
 from fusec.targets.triton.plan.tiling import Dim
@@ -197,8 +198,9 @@ class _Writer(GradientsWriter, TemplateParts):
         self.pieces["before"], before = self.before(kernel, roots, known)
         described = []
         given: tuple[str, ...] = ()
+        branches: dict[str, list[KernelWriter]] = {"weigh": [], "change": []}
         for part in parts:
-            steps = self.steps(kernel, part, before)
+            steps = self.steps(kernel, part, before, branches)
             given = _GIVEN[: len(steps.given)]
             loop: dict[str, object] = {"name": part.name, "count": "", "comment": part.comment}
             if part.listed is not None:
@@ -237,8 +239,22 @@ class _Writer(GradientsWriter, TemplateParts):
         own.writer.line(statement % address, (load.source,))
         return own.writer
 
-    def steps(self, kernel: KernelWriter, part: Part, before: Block) -> _Steps:
-        """Write what becomes of a step's scores: the weights, then the scores' gradients."""
+    def steps(
+        self,
+        kernel: KernelWriter,
+        part: Part,
+        before: Block,
+        branches: Mapping[str, list[KernelWriter]],
+    ) -> _Steps:
+        """Write what becomes of a step's scores: the weights, then the scores' gradients.
+
+        Args:
+            kernel: The function.
+            part: The steps of a list of blocks.
+            before: What is known before.
+            branches: The other lists' statements, which are branches of one condition; these are
+                added.
+        """
         found = self.found
         roots = self.quickened(part.roots)
         nodes = self.own_nodes(roots)
@@ -252,18 +268,36 @@ class _Writer(GradientsWriter, TemplateParts):
         changes |= {node: Text(name) for node, name in zip(given, _GIVEN, strict=False)}
         texts = {}
         for name, wanted, known in (("weigh", given, scores), ("change", (change,), changes)):
-            names = dict(before.kernel.names)
-            own = replace(kernel, writer=Writer(), names=names, taken=set(kernel.taken))
-            own.free = {**kernel.free, **self.free_of(nodes)}
-            own.relaxed = self.relaxed(roots)
-            block = Block(own, before)
-            block.known.update(known | numbers)
-            needed = self.needed(wanted, block, nodes)
-            block.must_name.update(n for n in wanted if n not in block.known)
-            block.write(needed, roots=wanted)
-            self.pieces[f"{part.name}_{name}"] = own.writer
+            block = self.step(kernel, before, roots, wanted, known | numbers, {})
+            if named := unlike(block.kernel, branches[name]):
+                block = self.step(kernel, before, roots, wanted, known | numbers, named)
+            branches[name].append(block.kernel)
+            self.pieces[f"{part.name}_{name}"] = block.kernel.writer
             texts[name] = tuple(block.value(node).source for node in wanted)
         return _Steps(given, texts["weigh"], texts["change"])
+
+    def step(
+        self,
+        kernel: KernelWriter,
+        before: Block,
+        roots: Sequence[Node],
+        wanted: Sequence[Node],
+        known: Mapping[Node, Text],
+        named: Mapping[Node, str],
+    ) -> Block:
+        """Write what is wanted of a step's scores, with names that some values have."""
+        nodes = self.own_nodes(roots)
+        names = {**before.kernel.names, **named}
+        taken = {*kernel.taken, *named.values()}
+        own = replace(kernel, writer=Writer(), names=names, taken=taken)
+        own.free = {**kernel.free, **self.free_of(nodes)}
+        own.relaxed = self.relaxed(roots)
+        block = Block(own, before)
+        block.known.update(known)
+        needed = self.needed(wanted, block, nodes)
+        block.must_name.update(n for n in wanted if n not in block.known)
+        block.write(needed, roots=wanted)
+        return block
 
     def needed(self, wanted: Sequence[Node], block: Block, nodes: Sequence[Node]) -> list[Node]:
         """Return what has to be computed for some values, arguments first, of what is not known."""

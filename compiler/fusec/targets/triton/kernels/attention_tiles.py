@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
+
 from fusec.ir.body import Store
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Cast, Const, Dot, IndexValue, Load, Node, Reduce
@@ -200,4 +202,26 @@ class Tiles:
         kernel.writer.line(f"tl.store({address}, {value}{mask})", (store.source,))
 
 
-__all__ = ["Tiles"]
+def unlike(kernel: KernelWriter, others: Sequence[KernelWriter]) -> dict[Node, str]:
+    """Return the names of other branches of a condition, if one has another type here.
+
+    A name that is assigned in both branches has to have one type, shape included, in both.
+    """
+    own = _types(kernel)
+    for other in others:
+        theirs = _types(other)
+        if any(own[name] != theirs[name] for name in own.keys() & theirs.keys()):
+            return {node: name for each in others for node, name in each.names.items()}
+    return {}
+
+
+def _types(kernel: KernelWriter) -> dict[str, tuple[frozenset[Dim], torch.dtype]]:
+    """Return the dimensions and the type of what each name stands for."""
+    return {
+        name: (kernel.node_dims(node), node.dtype)
+        for node, name in kernel.names.items()
+        if node in kernel.free
+    }
+
+
+__all__ = ["Tiles", "unlike"]

@@ -110,8 +110,9 @@ class _Writer(AttentionWriter, TemplateParts):
         }
         pieces["before"], before = self.before(kernel, roots, {})
         described = []
+        branches: list[KernelWriter] = []
         for loop in loops:
-            pieces[loop.name], score = self.score(kernel, before, loop.value)
+            pieces[loop.name], score = self.score(kernel, before, loop.value, branches)
             described.append(self.describe(kernel, loop, score))
             if loop.listed is not None:  # one block may be larger than there are keys
                 columns = min(loop.listed.columns, found.sizes[1].constant or 0)

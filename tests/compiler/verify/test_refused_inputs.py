@@ -1,0 +1,86 @@
+"""Edits that take what eager refuses: an index out of range, a division by zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import fusec
+from fusec.kernel import Kernel
+
+INDEX = "const int64_t checked = valid ? wrapped : 0;"
+STATUS = "if (!valid) failed = 1;"
+
+
+def kernel(function: Callable[..., Any], *given: torch.Tensor) -> Kernel:
+    """Return the kernel of a function that has one."""
+    call = fusec.compile(function, keep_inputs=True)
+    call(*given)
+    (found,) = call.kernels.values()
+    return found
+
+
+def taken(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    """Pick rows."""
+    return x[i] * 2
+
+
+@pytest.fixture(scope="module")
+def rows() -> Kernel:
+    """Return a kernel that looks at each index before it reads."""
+    return kernel(taken, torch.randn(24, 60), torch.randint(0, 24, (9,)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "stage", "says"),
+    [
+        ({INDEX: "const int64_t checked = wrapped;"}, "", ""),
+        ({STATUS: ""}, "wrong", "takes inputs that have to be refused (index out of range"),
+        ({"(wrapped < 24)": "(wrapped <= 24)"}, "", ""),
+        ({"(wrapped >= 0)": "(wrapped >= -1)"}, "", ""),
+    ],
+    ids=["looks only afterwards", "says nothing", "one too far", "one too low"],
+)
+def test_an_edit_that_takes_an_index_out_of_range(
+    rows: Kernel, changes: dict[str, str], stage: str, says: str
+) -> None:
+    text = rows.generated.text
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    verdict = rows.check(text)
+    assert not verdict.ok
+    assert stage in verdict.stage
+    assert says in verdict.reason
+    assert "where `i` has" in verdict.reason
+
+
+def test_an_edit_that_looks_in_its_own_way_is_right(rows: Kernel) -> None:
+    text = rows.generated.text
+    edited = text.replace("(wrapped >= 0) & (wrapped < 24)", "(uint64_t)wrapped < 24")
+    assert edited != text
+    verdict = rows.check(edited)
+    assert verdict.ok, verdict.reason
+
+
+def test_an_edit_that_divides_without_a_look() -> None:
+    found = kernel(lambda i, j: i // j, torch.randint(-9, 90, (50,)), torch.randint(1, 9, (50,)))
+    text = found.generated.text
+    head, _, rest = text.partition('extern "C"')
+    body = rest.replace("failed = 1", "failed = 0")
+    assert body != rest
+    verdict = found.check(f'{head}extern "C"{body}')
+    assert not verdict.ok
+    assert "where `j` has 0 in it" in verdict.reason
+
+
+def test_an_index_that_is_computed_of_floats() -> None:
+    found = kernel(lambda x, f: x[(f * 3).long()], torch.randn(24, 8), torch.rand(9) * 7)
+    text = found.generated.text
+    assert STATUS in text
+    verdict = found.check(text.replace(STATUS, ""))
+    assert not verdict.ok
+    assert "have to be refused" in verdict.reason

@@ -357,6 +357,9 @@ UPDATE_SHARES = 4
 # a division are), how many rows there must be, and how long a row may be for the table to stay in
 # the first-level cache.
 TABLE_COST = 8
+# What a conversion from or to an integer counts there: positions have 64 bits, for which AVX2 has
+# none.
+CONVERSION_COST = 3
 TABLE_ROWS = 16
 TABLE_LENGTH = 4096
 # Rows of values that are kept while what they are computed from stays the same: at most so many
@@ -379,6 +382,9 @@ ENDS = 4
 # A vector of elements from all over costs more than as many single reads; a loop is vectorized all
 # the same if it has this much arithmetic, in additions, for each of them.
 GATHER_COST = 4
+# What one element at a time is a branch that is taken as often as not: relu of a picture of twice
+# the size took three times as long so as with its elements gathered into vectors.
+BRANCHES = ("where", "maximum", "minimum")
 # Additions an argument of a sine may take where it is computed twice, first to see whether it is
 # moderate: the quick form saves about forty.
 ANGLE_COST = 8

@@ -11,7 +11,7 @@ import torch
 from fusec.ir.bounds import bounds
 from fusec.ir.checks import is_check
 from fusec.ir.index import Symbol
-from fusec.ir.node import Const, IndexValue, Load, Node
+from fusec.ir.node import Cast, Const, IndexValue, Load, Node
 from fusec.targets.cpp.dtypes import C_TYPES
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, cost, extent, may_be_empty, points
@@ -27,7 +27,8 @@ def tabled_nodes(facts: Facts) -> list[Node]:
     if (rows is not None and rows < choices.TABLE_ROWS) or _may_be_empty(facts):
         return []
     own = [node for node in facts.nodes if facts.free[node] == {last}]
-    if cost(own) < choices.TABLE_COST:
+    converted = sum(isinstance(node, Cast) and _is_position(node) for node in own)
+    if cost(own) + converted * choices.CONVERSION_COST < choices.TABLE_COST:
         return []
     inside = set(own)
     stored = {store.value for store in facts.body.stores}
@@ -39,6 +40,12 @@ def tabled_nodes(facts: Facts) -> list[Node]:
     ]
     room = choices.SCRATCH_BYTES - sum(size * node.dtype.itemsize for node in kept)
     return kept if room >= 0 and all(node.dtype in C_TYPES for node in kept) else []
+
+
+def _is_position(node: Cast) -> bool:
+    """Whether a conversion is from an integer or to one, rather than of a half."""
+    floats = (node.dtype.is_floating_point, node.args[0].dtype.is_floating_point)
+    return not node.bitcast and floats[0] != floats[1]
 
 
 def short_indices(facts: Facts) -> frozenset[Node]:

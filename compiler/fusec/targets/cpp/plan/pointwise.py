@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fusec.ir.body import Body
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Load, Node
+from fusec.ir.node import Load, Node, Op
 from fusec.report import counted
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.cache_blocks import in_blocks
@@ -223,6 +223,9 @@ def mostly_gathers(facts: Facts, axis: Symbol, inside: Sequence[Node]) -> bool:
             for s in e.symbols()
         )
     ]
+    branches = [n for n in inside if isinstance(n, Op) and n.name in choices.BRANCHES]
+    if any(node.dtype.is_floating_point for node in branches):  # others make positions
+        return False
     return bool(gathers) and cost(inside) < choices.GATHER_COST * len(gathers)
 
 

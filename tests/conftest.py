@@ -153,7 +153,8 @@ def leave_constants_unread() -> None:
 def leave_guards_untimed() -> None:
     """Keep TorchDynamo from timing its guards for a log: it empties the processor's cache first.
 
-    fusec's own compilations do without (``capture/quiet_dynamo.py``); tests call ``torch.compile``.
+    fusec's own compilations do without (``capture/dynamo/quiet_dynamo.py``); tests call
+    ``torch.compile``.
     """
     guards = sys.modules.get("torch._dynamo.guards")
     if hasattr(guards, "profile_guard_manager"):

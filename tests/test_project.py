@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ PACKAGES = {"fuselab": ROOT / "ext/fuselab", "fusec": ROOT / "compiler/fusec"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OURS = {".py", ".pyi", ".js", ".css", ".h", ".cpp", ".html", ".j2", ".txt", ".md", ".toml"}
 LONGEST = 800
+FULLEST = 25
 
 FORBIDDEN = {
     "TorchInductor": re.compile(r"torch\._inductor"),
@@ -233,6 +235,14 @@ def test_no_file_is_too_long() -> None:
     }
     assert lengths[Path("tests/test_project.py")] > 100
     assert {path: n for path, n in lengths.items() if n > LONGEST} == {}
+
+
+def test_no_folder_is_too_full() -> None:
+    """A newcomer finds the place for a change from the names of folders."""
+    modules = sources(*PACKAGES.values(), suffixes={".py"})
+    counts = Counter(path.parent.relative_to(ROOT) for path in modules)
+    assert counts[Path("compiler/fusec/lower")] > 5
+    assert {folder: n for folder, n in counts.items() if n > FULLEST} == {}
 
 
 def test_imports_are_seen_wherever_they_stand() -> None:

@@ -14,7 +14,7 @@ from fusec.ahead.artefact import TakenUp
 from fusec.ahead.precompile import Precompilation, Precompiled, precompile_here
 from fusec.ahead.record import Recording, recording
 from fusec.ahead.signatures import CallSignature
-from fusec.capture.graph_breaks import error_line
+from fusec.capture.dynamo.graph_breaks import error_line
 from fusec.compiled_function import ALIVE, CompiledFunction
 from fusec.freezing import FrozenMiss
 from fusec.graph.losses.linear_cross_entropy import compile_parts

@@ -21,10 +21,12 @@ from torch.compiler import is_dynamo_compiling
 from fusec.ahead.artefact import Kept, TakenUp, keep_call
 from fusec.ahead.record import is_recording, note_call
 from fusec.call.native import call_by_route
-from fusec.capture import quiet_dynamo as quiet
 from fusec.capture.backend import Backend
+from fusec.capture.dynamo import quiet_dynamo as quiet
+from fusec.capture.dynamo.graph_breaks import break_marker, breaks_since
+from fusec.capture.dynamo.repeated_layers import RepeatedLayers
+from fusec.capture.dynamo.side_effects import Noted
 from fusec.capture.frozen_calls import CompiledMeanwhile, FrozenWatch
-from fusec.capture.graph_breaks import break_marker, breaks_since
 from fusec.capture.guards.described import (
     NotedGuard,
     describe_guards,
@@ -34,9 +36,7 @@ from fusec.capture.guards.described import (
 )
 from fusec.capture.limits import as_often_as_asked
 from fusec.capture.module_hooks import hook_tables, put_around, puts_hook, share_hooks
-from fusec.capture.repeated_layers import RepeatedLayers
 from fusec.capture.shortcut import Shortcut, find_frame
-from fusec.capture.side_effects import Noted
 from fusec.compiled.graph import CompiledGraph
 from fusec.errors import BadOption, FusecError
 from fusec.inspect.explain import Explanation

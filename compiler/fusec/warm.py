@@ -58,7 +58,7 @@ def start_helpers() -> None:
         if _helped:
             return
         _helped = True
-    from fusec.verify import sandbox
+    from fusec.verify.isolation import sandbox
 
     sandbox.prestart()
     threading.Thread(target=_find_tools, name="fusec-prestart", daemon=True).start()
@@ -87,7 +87,7 @@ def start_interpreter(name: str) -> None:
 
 
 def _import_there(modules: tuple[str, ...]) -> None:
-    from fusec.verify import process, sandbox
+    from fusec.verify.isolation import process, sandbox
 
     # whoever checks something will say it
     with contextlib.suppress(OSError, process.WorkerError):

@@ -201,7 +201,7 @@ def test_random_programs(seed: int, target: str) -> None:
 
 # Where another project hands on words alone, and what reads them.
 OTHER_PROJECTS = {
-    "compiler/fusec/capture/graph_breaks.py": "TorchDynamo's graph breaks",
+    "compiler/fusec/capture/dynamo/graph_breaks.py": "TorchDynamo's graph breaks",
     "compiler/fusec/targets/triton/toolchain/candidate.py": "asserts of Triton's interpreter",
     "compiler/fusec/targets/triton/toolchain/build.py": "the same",
     "ext/fuselab/magics/arguments.py": "argparse",

@@ -24,8 +24,8 @@ import fusec
 from faults.notebook import MARK, processes, survey
 from fusec.call import native
 from fusec.kernel import Kernel
-from fusec.verify import sandbox
-from fusec.verify.compare import compare_outputs, describe
+from fusec.verify.comparison.compare import compare_outputs, describe
+from fusec.verify.isolation import sandbox
 
 CALLS = 40
 _NUMBER = r"\b\d+(?:\.\d+)?(?:e-?\d+)?f?\b"

@@ -17,7 +17,7 @@ import fusec
 from faults.gpu_edits import GPU_FAULTS, GpuFault
 from faults.notebook import MARK, function
 from fusec.kernel import Kernel
-from fusec.verify import sandbox, state
+from fusec.verify.isolation import sandbox, state
 
 CALLS = 100
 

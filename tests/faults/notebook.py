@@ -23,7 +23,7 @@ import fusec
 from faults.edits import FAULTS, Fault
 from fusec.call import native
 from fusec.kernel import Kernel
-from fusec.verify import sandbox
+from fusec.verify.isolation import sandbox
 
 CALLS = 200
 # In the environment of this notebook and of all that it starts, so that nobody else's is taken for
@@ -58,7 +58,8 @@ def processes() -> set[int]:
     for process in psutil.process_iter(["ppid", "cmdline", "status"]):
         parent, command = process.info["ppid"], process.info["cmdline"] or ()
         # The worker's own children are its business; what it has lost belongs to nobody.
-        lost = parent == 1 and ("fusec.verify.worker" in command or "faults.notebook" in command)
+        programs = {"fusec.verify.isolation.worker", "faults.notebook"}
+        lost = parent == 1 and not programs.isdisjoint(command)
         lost = lost and _is_ours(process)
         if process.info["status"] == psutil.STATUS_ZOMBIE or process.pid in (me, worker):
             continue

@@ -60,7 +60,7 @@ class Bare:
     """pytest's hooks in ``make test-bare``."""
 
     def __init__(self) -> None:
-        from fusec.verify.process import Worker, WorkerError
+        from fusec.verify.isolation.process import Worker, WorkerError
 
         self.refused = False  # whether a test has asked for the process of an edit in vain
         real = Worker.ask

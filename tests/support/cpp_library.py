@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from fusec.verify import binary
+from fusec.verify.static import binary
 from support import handwritten_kernels as vk
 
 PUT_IN = "the compiler has put the whole C++ library into it"

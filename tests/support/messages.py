@@ -25,13 +25,13 @@ WORKBENCH = (
     "ext/fuselab/magics",
     "ext/fuselab/panel",
     "ext/fuselab/session",
-    "compiler/fusec/capture/graph_breaks.py",
+    "compiler/fusec/capture/dynamo/graph_breaks.py",
     "compiler/fusec/inspect",
     "compiler/fusec/schedule/choices",
     "compiler/fusec/schedule/fuse.py",
-    "compiler/fusec/verify/compare.py",
-    "compiler/fusec/verify/sanitize.py",
-    "compiler/fusec/verify/state.py",
+    "compiler/fusec/verify/comparison/compare.py",
+    "compiler/fusec/verify/isolation/sanitize.py",
+    "compiler/fusec/verify/isolation/state.py",
     "compiler/fusec/verify/words.py",
 )
 _WORDS = re.compile(r"[A-Za-z]{2,} [a-z]{2,}")

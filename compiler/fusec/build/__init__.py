@@ -11,9 +11,9 @@ line with each stage's share. What keeps it short:
 - The backward part of what runs on a GPU is compiled by a thread while the forward part runs for
   the first time (``capture/background.py``).
 - ``graph/simplify/cse.py`` merges equal computations of a joint graph where torch's own pass would
-  import all of TorchInductor's lowering; ``capture/quiet_dynamo.py`` leaves out TorchDynamo's
-  timing of its guards, a tenth of a small function's compilation.
-- ``verify/trials.py`` keeps what edits of one kernel are held against.
+  import all of TorchInductor's lowering; ``capture/dynamo/quiet_dynamo.py`` leaves out
+  TorchDynamo's timing of its guards, a tenth of a small function's compilation.
+- ``verify/trials/references.py`` keeps what edits of one kernel are held against.
 
 What is left is TorchDynamo and AOTAutograd: four fifths of a large graph.
 """

@@ -12,9 +12,11 @@ from torch import fx
 from torch._guards import TracingContext
 
 from fusec.call import native
-from fusec.capture import aot, cache_artifacts, whole_calls
-from fusec.capture.attention_numbers import install as install_numbers
-from fusec.capture.device_guard import keep_device_guard
+from fusec.capture import aot, cache_artifacts
+from fusec.capture.dynamo import whole_calls
+from fusec.capture.dynamo.device_guard import keep_device_guard
+from fusec.capture.dynamo.own_tracing import own_tracing
+from fusec.capture.dynamo.side_effects import install as install_effects
 from fusec.capture.eager_reasons import GraphCall, reason_after, reason_before, reason_of_failure
 from fusec.capture.fast_path.direct import (
     analyze_no_operators,
@@ -22,21 +24,20 @@ from fusec.capture.fast_path.direct import (
 )
 from fusec.capture.fast_path.recorded import recorded_call, recorded_plan
 from fusec.capture.frozen_calls import refuse_capture
+from fusec.capture.gradients.result_modes import ResultModes, result_modes
+from fusec.capture.gradients.unasked import leave_unasked
 from fusec.capture.graph_compiler import GraphCompiler, Orders, graph_stage
-from fusec.capture.graph_inputs import (
+from fusec.capture.inputs.attention_numbers import install as install_numbers
+from fusec.capture.inputs.graph_inputs import (
     input_names,
     input_sources,
 )
-from fusec.capture.list_inputs import Flat, has_lists
-from fusec.capture.number_inputs import as_given
+from fusec.capture.inputs.list_inputs import Flat, has_lists
+from fusec.capture.inputs.number_inputs import as_given
 from fusec.capture.number_restarts import (
     forget_numbers,
 )
-from fusec.capture.own_tracing import own_tracing
-from fusec.capture.result_modes import ResultModes, result_modes
-from fusec.capture.side_effects import install as install_effects
 from fusec.capture.tuned_calls import TunedCalls
-from fusec.capture.unasked import leave_unasked
 from fusec.compiled.graph import CompiledGraph
 from fusec.devices import GPU
 from fusec.errors import BadOption

@@ -14,16 +14,16 @@ from typing import Any
 
 from torch import fx
 
-from fusec.capture.graph_inputs import has_gaps, needs_eager
-from fusec.capture.inner_gradients import misses_gradients
-from fusec.capture.number_restarts import LOSES_UPDATES, Restart, loses_updates
-from fusec.capture.result_modes import (
+from fusec.capture.gradients.inner_gradients import misses_gradients
+from fusec.capture.gradients.result_modes import (
     drops_leaves,
     lets_gradients_through,
     loses_hooks,
     mixes_modes,
 )
-from fusec.capture.unrecorded_updates import updates_unrecorded
+from fusec.capture.gradients.unrecorded_updates import updates_unrecorded
+from fusec.capture.inputs.graph_inputs import has_gaps, needs_eager
+from fusec.capture.number_restarts import LOSES_UPDATES, Restart, loses_updates
 from fusec.capture.untraceable import in_short, is_untraceable
 from fusec.graph.refusals.calls import left_to_eager, refused_call
 from fusec.graph.refusals.grown import grown_in_tracing

@@ -22,9 +22,9 @@ from torch._dynamo.convert_frame import has_tensor_in_frame
 from torch._dynamo.exc import ShortenTraceback
 from torch._dynamo.types import ConvertFrameReturn
 
+from fusec.capture.dynamo.side_effects import Noted, noting
+from fusec.capture.dynamo.skipped_calls import is_within_transform, this_time
 from fusec.capture.guards.described import describe_failure
-from fusec.capture.side_effects import Noted, noting
-from fusec.capture.skipped_calls import is_within_transform, this_time
 from fusec.freezing import FrozenMiss, Unfit, is_frozen
 
 _TYPE = re.compile(r"___check_type_id\((.+), \d+\), type=<class '(.+)'>")

@@ -25,7 +25,13 @@ from fusec.capture.fast_path.direct import (
     saved_outputs,
     views_of_updated_inputs,
 )
-from fusec.capture.graph_inputs import (
+from fusec.capture.gradients.unasked import (
+    JointGradients,
+    Missing,
+    joint_gradients,
+    missing_gradients,
+)
+from fusec.capture.inputs.graph_inputs import (
     Names,
     has_subclasses,
     name_gradients,
@@ -34,11 +40,10 @@ from fusec.capture.graph_inputs import (
     saved_names,
     updated_inputs,
 )
+from fusec.capture.inputs.shared_inputs import sharing_elements
 from fusec.capture.number_restarts import (
     looking_for_numbers,
 )
-from fusec.capture.shared_inputs import sharing_elements
-from fusec.capture.unasked import JointGradients, Missing, joint_gradients, missing_gradients
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart, is_backward
 from fusec.devices import GPU, is_gpu

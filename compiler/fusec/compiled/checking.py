@@ -28,14 +28,19 @@ from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.timing.threads import one_thread
 from fusec.verify.check import KINDS, Case, check_graph, check_kernel
-from fusec.verify.compare import praise
-from fusec.verify.exact_graph import ExactGraph
-from fusec.verify.graph_outputs import GraphReferences, KeptReferences, RunDrawn, RunGraph
-from fusec.verify.inputs import fresh_inputs
+from fusec.verify.comparison.compare import praise
+from fusec.verify.comparison.exact_graph import ExactGraph
+from fusec.verify.comparison.graph_outputs import (
+    GraphReferences,
+    KeptReferences,
+    RunDrawn,
+    RunGraph,
+)
 from fusec.verify.probation import journal
-from fusec.verify.sampled import sampled
-from fusec.verify.small import is_too_slow, smaller
-from fusec.verify.trials import KeptTrials
+from fusec.verify.trials.inputs import fresh_inputs
+from fusec.verify.trials.references import KeptTrials
+from fusec.verify.trials.sampled import sampled
+from fusec.verify.trials.small import is_too_slow, smaller
 
 
 def verify(graph: GraphCalls, *, timed: bool) -> Verdict:

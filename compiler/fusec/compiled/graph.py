@@ -17,8 +17,8 @@ from fusec.tuning_report import TuningRun
 
 if TYPE_CHECKING:
     from fusec.timing.limits import Limit
-    from fusec.verify.graph_outputs import KeptReferences
-    from fusec.verify.trials import KeptTrials
+    from fusec.verify.comparison.graph_outputs import KeptReferences
+    from fusec.verify.trials.references import KeptTrials
 
 
 class CompiledGraph(GraphCalls):
@@ -131,8 +131,8 @@ class CompiledGraph(GraphCalls):
     ) -> Verdict:
         """Check ``text`` for a kernel: guarded worker first, then within the whole graph."""
         from fusec.compiled.checking import check_edit
-        from fusec.verify.graph_outputs import KeptReferences
-        from fusec.verify.trials import KeptTrials
+        from fusec.verify.comparison.graph_outputs import KeptReferences
+        from fusec.verify.trials.references import KeptTrials
 
         with self.lock:
             self._trials = self._trials or KeptTrials()

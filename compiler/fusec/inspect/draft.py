@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusec.capture.fixed_sizes import why_fixed
-from fusec.capture.graph_inputs import input_names
+from fusec.capture.dynamo.fixed_sizes import why_fixed
+from fusec.capture.dynamo.side_effects import Noted
 from fusec.capture.guards.described import readable_name
-from fusec.capture.side_effects import Noted
+from fusec.capture.inputs.graph_inputs import input_names
 from fusec.compiled.graph import CompiledGraph
 from fusec.graph.facts.user_lines import user_line
 from fusec.inspect.effect_lines import line_of

@@ -15,7 +15,7 @@ from fusec.errors import FusecError
 from fusec.report import OutputError, Timing
 from fusec.timing.measure import PRECISION, interleave
 from fusec.timing.training_step import with_backward
-from fusec.verify.compare import compare_outputs
+from fusec.verify.comparison.compare import compare_outputs
 
 
 class NotCompiled(FusecError):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from fusec.capture.side_effects import Noted
+from fusec.capture.dynamo.side_effects import Noted
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
 from fusec.inspect.explain import bytes_text

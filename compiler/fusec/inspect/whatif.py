@@ -19,7 +19,7 @@ from fusec.schedule.choices import points
 from fusec.schedule.overrides import Overrides
 from fusec.schedule.step_graph import FusionView, fusion_view, why
 from fusec.timing.measure import PRECISION, interleave
-from fusec.verify.compare import compare_outputs
+from fusec.verify.comparison.compare import compare_outputs
 
 # The reference in float64 holds every value of a kernel at once: a gigabyte of them at the most.
 _MOST_ELEMENTS = 1 << 27

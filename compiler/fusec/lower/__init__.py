@@ -7,10 +7,11 @@ not cover it refuses with ``NotLowered("why")``, and ATen computes it, with that
 **Products** are lowered twice: as the call of BLAS that eager would make, and as a body around a
 ``Dot`` (``matmul.py``), which the interpreter, the verifier and fusion treat like any other.
 
-**Adding at computed places.** ``scatter.py`` has the operators. Where the places are known before
-anything runs (``ir/along.py`` computes what depends on one axis alone, ``definitions.py`` finds it
-through earlier steps), ``known_places.py`` turns the addition round, so that each element gathers;
-a table of few rows is a reduction for each row (``few_rows.py``); what is left takes atomics.
+**Adding at computed places.** ``scatter/rules.py`` has the operators. Where the places are known
+before anything runs (``ir/along.py`` computes what depends on one axis alone, ``definitions.py``
+finds it through earlier steps), ``known_places.py`` there turns the addition round, so that each
+element gathers; a table of few rows is a reduction for each row (``few_rows.py``); what is left
+takes atomics.
 
 **Symbolic sizes.** ``sizes.py`` turns torch's expressions into index expressions; what has no form
 there is guarded to be what it is. Kernels hold for every size; how they are cut up is decided by

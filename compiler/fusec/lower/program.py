@@ -30,7 +30,7 @@ from fusec.lower.accepted import (
     require_known_numbers,
     require_supported,
 )
-from fusec.lower.attention import specialize_heads
+from fusec.lower.attention.forward import specialize_heads
 from fusec.lower.calls import asked_of, label_of, mutated, read_results
 from fusec.lower.gaps import laid_out, lies_as
 from fusec.lower.higher_order import Subgraph, call_whole

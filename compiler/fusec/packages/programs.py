@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from fusec.call.input_check import size_range
-from fusec.capture.fixed_sizes import why_fixed
+from fusec.capture.dynamo.fixed_sizes import why_fixed
 from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.ir.index import Expr
 from fusec.ir.printer import dtype_name

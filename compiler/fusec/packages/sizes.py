@@ -17,7 +17,7 @@ from torch import fx
 from torch.utils._sympy import functions as symbolic
 from torch.utils._sympy.numbers import IntInfinity, NegativeIntInfinity
 
-from fusec.capture.fixed_sizes import asked_at
+from fusec.capture.dynamo.fixed_sizes import asked_at
 from fusec.ir.index import Expr, FloorDiv, Mod
 from fusec.packages.errors import CannotPackage
 from fusec.packages.runtime.expressions import Expression, text

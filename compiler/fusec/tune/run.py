@@ -22,7 +22,7 @@ from fusec.tune.prospects import DeviceForesight, Gpu, Prospect
 from fusec.tune.records import machine, tuning_key
 from fusec.tune.tuner import tune_kernel
 from fusec.tuning_report import TuningRun
-from fusec.verify.sandbox import run_candidate
+from fusec.verify.isolation.sandbox import run_candidate
 from fusec.verify.timing import fresh_tensors, restore
 
 

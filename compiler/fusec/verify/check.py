@@ -27,22 +27,24 @@ from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.toolchain.children import Children, with_children
 from fusec.toolchain.expand import expanded, joins_words
-from fusec.verify import binary, device_sanitize, probation, python_text, sandbox
-from fusec.verify.binary import LibraryFacts
-from fusec.verify.candidate import Build, Candidate, Refused
-from fusec.verify.compare import praise
-from fusec.verify.graph_outputs import check_graph
-from fusec.verify.inputs import Kind
+from fusec.verify import probation
+from fusec.verify.comparison.compare import praise
+from fusec.verify.comparison.graph_outputs import check_graph
+from fusec.verify.isolation import device_sanitize, sandbox
+from fusec.verify.isolation.layout import Case
+from fusec.verify.isolation.process import WorkerError
+from fusec.verify.isolation.rehearsal import rehearse
+from fusec.verify.isolation.sandbox import KernelText
+from fusec.verify.isolation.sanitize import sanitized
 from fusec.verify.judge import Judge
-from fusec.verify.layout import Case
-from fusec.verify.made_trials import make_trials, named_trials, unseen
-from fusec.verify.patterns import PATTERNS
-from fusec.verify.process import WorkerError
-from fusec.verify.rehearsal import rehearse
-from fusec.verify.sandbox import KernelText
-from fusec.verify.sanitize import sanitized
+from fusec.verify.static import binary, python_text
+from fusec.verify.static.binary import LibraryFacts
 from fusec.verify.timing import TooGoodToBeTrue
-from fusec.verify.trials import Interpret, KeptTrials, LeftOut, ReferencedCase
+from fusec.verify.trials.candidate import Build, Candidate, Refused
+from fusec.verify.trials.inputs import Kind
+from fusec.verify.trials.made_trials import make_trials, named_trials, unseen
+from fusec.verify.trials.patterns import PATTERNS
+from fusec.verify.trials.references import Interpret, KeptTrials, LeftOut, ReferencedCase
 from fusec.verify.words import Finding
 
 __all__ = ["KINDS", "Case", "check_graph", "check_kernel"]

@@ -18,13 +18,13 @@ import torch
 from fusec.devices import CPU
 from fusec.kernel_source import Runnable
 from fusec.report import OutputError, Verdict
-from fusec.verify import sandbox
-from fusec.verify.candidate import Candidate, Refused
-from fusec.verify.compare import describe, signed_zero_differences
-from fusec.verify.made_trials import generated_takes, teams
-from fusec.verify.sandbox import Endured, KernelText, RunResult
+from fusec.verify.comparison.compare import describe, signed_zero_differences
+from fusec.verify.isolation import sandbox
+from fusec.verify.isolation.sandbox import Endured, KernelText, RunResult
 from fusec.verify.timing import copied_bytes, fresh_tensors, too_good, traffic, written
-from fusec.verify.trials import ReferencedCase, References, no_memory
+from fusec.verify.trials.candidate import Candidate, Refused
+from fusec.verify.trials.made_trials import generated_takes, teams
+from fusec.verify.trials.references import ReferencedCase, References, no_memory
 
 # Below this, one process runs all cases.
 _ONE_PROCESS = 128 << 20

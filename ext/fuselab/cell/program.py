@@ -328,7 +328,9 @@ class Failures:
 
     def add(self, error: BaseException) -> None:
         """Take note of a suppressed exception."""
-        from fusec.capture import graph_breaks as breaks  # imports TorchDynamo, which takes seconds
+        from fusec.capture.dynamo import (
+            graph_breaks as breaks,  # imports TorchDynamo, which takes seconds
+        )
 
         text = str(error)
         if not isinstance(error, torch._dynamo.exc.Unsupported):

@@ -1,4 +1,4 @@
-"""An answer in the process that is thrown away: see ``fusec.verify.child``.
+"""An answer in the process that is thrown away: see ``fusec.verify.isolation.child``.
 
 That process is forked from one which has imported torch and computed nothing.  It gets the answer's
 text and inputs between untouchable memory, and nothing else; whatever the answer does to it, what
@@ -21,7 +21,7 @@ import torch
 
 from fusec.systems import this_system
 from fusec.target_api.worker import Placed
-from fusec.verify.child import describe_error
+from fusec.verify.isolation.child import describe_error
 
 FILE = "answer.py"
 CLOCK = "the clock"  # the name of the output that takes the times of calls

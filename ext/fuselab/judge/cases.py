@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from fusec.verify.compare import compare_outputs
-from fusec.verify.compare import describe as describe_error
-from fusec.verify.inputs import Kind, fresh_inputs, secret_seed
-from fusec.verify.layout import Case
+from fusec.verify.comparison.compare import compare_outputs
+from fusec.verify.comparison.compare import describe as describe_error
+from fusec.verify.isolation.layout import Case
+from fusec.verify.trials.inputs import Kind, fresh_inputs, secret_seed
 from fuselab.judge.task import TensorTask
 
 _WORDS: dict[Kind, str] = {

@@ -14,11 +14,11 @@ import torch
 from fusec.errors import CompileError, FusecError
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
-from fusec.verify.binary import problem as binary_problem
-from fusec.verify.binary import source_problem
-from fusec.verify.layout import Case
-from fusec.verify.process import WorkerError
-from fusec.verify.sandbox import read_library
+from fusec.verify.isolation.layout import Case
+from fusec.verify.isolation.process import WorkerError
+from fusec.verify.isolation.sandbox import read_library
+from fusec.verify.static.binary import problem as binary_problem
+from fusec.verify.static.binary import source_problem
 from fuselab.errors import NotJudged
 from fuselab.judge import cases as judge_cases
 from fuselab.judge import triton_findings as judge_triton

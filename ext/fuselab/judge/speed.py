@@ -13,7 +13,7 @@ import torch
 
 from fusec.systems import this_system
 from fusec.timing.measure import PRECISION, interleave
-from fusec.verify.layout import Case
+from fusec.verify.isolation.layout import Case
 from fuselab.judge import cases as judge_cases
 from fuselab.judge.answer_worker import (
     CLOCK,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fusec.verify.inputs import Kind
+from fusec.verify.trials.inputs import Kind
 from fuselab.judge.calls import call_text
 
 Inputs = Callable[[torch.Generator, int], Sequence[torch.Tensor]]

@@ -16,10 +16,10 @@ from fusec.devices import CPU
 from fusec.ir.index import Expr
 from fusec.kernel_source import Argument, Role, Signature
 from fusec.verify import words
-from fusec.verify.layout import Case, CaseLayout
-from fusec.verify.process import WorkerError
+from fusec.verify.isolation.layout import Case, CaseLayout
+from fusec.verify.isolation.process import WorkerError
+from fusec.verify.isolation.sandbox import ask, worker
 from fusec.verify.protocol import Message
-from fusec.verify.sandbox import ask, worker
 from fusec.verify.words import Finding, Run
 from fuselab.errors import NotJudged
 from fuselab.judge.answer_worker import FILE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fusec.devices import GPU
-from fusec.verify.layout import Case
+from fusec.verify.isolation.layout import Case
 from fuselab.judge import cases as judge_cases
 from fuselab.judge.answer_worker import CLOCK, REPORT
 from fuselab.judge.task import TritonTask

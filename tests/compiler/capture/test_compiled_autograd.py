@@ -10,7 +10,7 @@ from torch import fx
 from torch._dynamo import compiled_autograd
 
 import fusec
-from fusec.capture.list_inputs import Flat, has_lists
+from fusec.capture.inputs.list_inputs import Flat, has_lists
 
 
 def model() -> torch.nn.Module:

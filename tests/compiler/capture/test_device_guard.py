@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from fusec.capture.device_guard import keep_device_guard
+from fusec.capture.dynamo.device_guard import keep_device_guard
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import torch
 from torch._dynamo import utils as dynamo_utils
 
-from fusec.capture.graph_breaks import break_marker, breaks_since
+from fusec.capture.dynamo.graph_breaks import break_marker, breaks_since
 
 SAID = (
     "Attempt to trace generator\n"

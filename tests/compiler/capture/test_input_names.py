@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fusec
-from fusec.capture.graph_inputs import plain_name
+from fusec.capture.inputs.graph_inputs import plain_name
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch._logging._internal import warning_once
 
 import fusec
 from fusec.capture import graph_compiler
-from fusec.capture import quiet_dynamo as quiet
+from fusec.capture.dynamo import quiet_dynamo as quiet
 from fusec.gc_pause import Rest
 
 LOGGER = logging.getLogger("torch._dynamo.variables.ctx_manager")

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import fusec
-from fusec.capture.repeated_layers import RepeatedLayers, repeated_layers
+from fusec.capture.dynamo.repeated_layers import RepeatedLayers, repeated_layers
 from fusec.errors import BadOption, FusecError
 
 

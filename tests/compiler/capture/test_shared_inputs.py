@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import fusec
 from fusec.call import native
-from fusec.capture.shared_inputs import sharing_elements
+from fusec.capture.inputs.shared_inputs import sharing_elements
 
 Make = Callable[[], tuple[Tensor, Tensor]]
 

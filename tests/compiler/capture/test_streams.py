@@ -8,7 +8,7 @@ import torch._dynamo.variables.streams
 from torch import fx
 
 import fusec
-from fusec.capture.graph_inputs import needs_eager
+from fusec.capture.inputs.graph_inputs import needs_eager
 
 
 def on_two_streams(x: torch.Tensor) -> torch.Tensor:

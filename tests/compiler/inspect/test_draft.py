@@ -13,7 +13,7 @@ from torch import nn
 from torch._dynamo.output_graph import GraphCompileReason
 
 import fusec
-from fusec.capture import graph_breaks
+from fusec.capture.dynamo import graph_breaks
 from fusec.inspect.draft import Draft, Kind, Obstacle, draft
 from fusec.report import SourceLine
 from support.releases import OLD

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import fusec
-import fusec.lower.pooling_backward
+import fusec.lower.pooling.backward
 from support.compare import difference
 from support.interpreted import Interpreted
 
@@ -301,7 +301,7 @@ def test_gradients_of_shares(n: int, shares: str) -> None:
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_gathered_gradients(n: int, windows: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As kernels in Triton have them, for which `fusec.compile` would take the longer."""
-    monkeypatch.setattr(fusec.lower.pooling_backward, "_is_sparse", lambda *_: False)
+    monkeypatch.setattr(fusec.lower.pooling.backward, "_is_sparse", lambda *_: False)
     x, size = values(SHAPES[n], torch.float64), SHARES["unequal shares"][:n]
 
     def interpreted(function: Function) -> Function:

@@ -11,7 +11,7 @@ from fusec.target_api.registry import find_target
 from fusec.toolchain.build import compile_text
 from fusec.toolchain.children import Children
 from fusec.toolchain.compiler import find_compiler, shared_library
-from fusec.verify import allowed, binary
+from fusec.verify.static import allowed, binary
 from support import cpp_library
 from support import handwritten_kernels as vk
 from support.paths import TESTS

@@ -13,8 +13,9 @@ import torch
 
 from fusec.systems import this_system
 from fusec.toolchain.children import given_children
-from fusec.verify import candidate, endurance, sandbox
 from fusec.verify.check import check_kernel
+from fusec.verify.isolation import endurance, sandbox
+from fusec.verify.trials import candidate
 from support import handwritten_kernels as vk
 from support.waiting import wait_for
 
@@ -279,7 +280,7 @@ def test_no_processes_left():
     vk.check(vk.cpp("volatile int on = 1; while (on) {}"), timed=False, timeout=0.3)
     vk.check(vk.cpp("abort();"), timed=False)
     children = psutil.Process().children()
-    workers = [p for p in children if "fusec.verify.worker" in " ".join(p.cmdline())]
+    workers = [p for p in children if "fusec.verify.isolation.worker" in " ".join(p.cmdline())]
     assert [p.pid for p in workers] == [sandbox.worker().pid]
     # It has at most the child that waits for the next request, and none that computes.
     wait_for(lambda: len(workers[0].children(recursive=True)) <= 1)

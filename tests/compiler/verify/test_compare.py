@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fusec.verify.compare import (
+from fusec.verify.comparison.compare import (
     compare_output,
     compare_outputs,
     describe,

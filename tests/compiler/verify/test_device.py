@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from fusec.verify import sandbox
 from fusec.verify.check import Case, check_kernel
+from fusec.verify.isolation import sandbox
 from support import handwritten_kernels as vk
 
 pytestmark = pytest.mark.gpu

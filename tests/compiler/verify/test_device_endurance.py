@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fusec.timing import measure
-from fusec.verify import device_endurance, sandbox, state
-from fusec.verify.process import NoAnswer, WorkerEnded
+from fusec.verify.isolation import device_endurance, sandbox, state
+from fusec.verify.isolation.process import NoAnswer, WorkerEnded
 from support import handwritten_kernels as vk
 
 

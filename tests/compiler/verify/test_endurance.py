@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from fusec.verify import endurance
+from fusec.verify.isolation import endurance
 
 
 @pytest.mark.linux("how much the C library has handed out")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fusec.verify import graph_outputs
 from fusec.verify.check import check_graph
-from fusec.verify.graph_outputs import KeptReferences
+from fusec.verify.comparison import graph_outputs
+from fusec.verify.comparison.graph_outputs import KeptReferences
 
 
 def double(function):

@@ -7,7 +7,7 @@ import torch
 
 from fusec.memory.strided import clone_strided
 from fusec.verify.check import KINDS as ALL_KINDS
-from fusec.verify.inputs import are_ordinary, fresh_inputs, secret_seed
+from fusec.verify.trials.inputs import are_ordinary, fresh_inputs, secret_seed
 
 KINDS = [*ALL_KINDS, "named"]
 

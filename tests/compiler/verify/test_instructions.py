@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fusec.target_api.registry import find_target
-from fusec.verify import binary
-from fusec.verify.instructions import odd_instructions
+from fusec.verify.static import binary
+from fusec.verify.static.instructions import odd_instructions
 from support import handwritten_kernels as vk
 
 JOIN = "#define JOIN(a, b) a##b\n"

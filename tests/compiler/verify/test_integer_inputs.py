@@ -67,7 +67,9 @@ def test_what_asks_the_worker_is_not_judged_while_it_is_busy(
     found = kernel(lambda i: i.float() * 0.5, torch.randint(0, 200, (24, 60)))
     code = "    for (int64_t k = 0; k < 1440; ++k) mul[k] = (float)(int)i[k] * 0.5f;\n    return 0;"
     called: list[object] = []
-    monkeypatch.setattr("fusec.verify.sandbox.endure", lambda **given: called.append(given))
+    monkeypatch.setattr(
+        "fusec.verify.isolation.sandbox.endure", lambda **given: called.append(given)
+    )
     verdict = found.check(with_body(found, code))
     assert (verdict.ok, verdict.stage) == (False, "wrong")
     assert not called  # many times, in vain

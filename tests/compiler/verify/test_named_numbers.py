@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import fusec
-from fusec.verify.candidate import Candidate
-from fusec.verify.layout import Case
-from fusec.verify.made_trials import named_trials
-from fusec.verify.named_numbers import MOST, around, named_numbers
+from fusec.verify.isolation.layout import Case
+from fusec.verify.trials.candidate import Candidate
+from fusec.verify.trials.made_trials import named_trials
+from fusec.verify.trials.named_numbers import MOST, around, named_numbers
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,18 @@ import torch
 
 import fusec
 from fusec.report import Verdict
-from fusec.verify import made_trials
 from fusec.verify.check import KINDS, check_kernel
-from fusec.verify.inputs import fresh_inputs
 from fusec.verify.judge import Judge
-from fusec.verify.made_trials import NEEDED, unseen
-from fusec.verify.trials import Interpret, KeptTrials, LeftOut, ReferencedCase, References
+from fusec.verify.trials import made_trials
+from fusec.verify.trials.inputs import fresh_inputs
+from fusec.verify.trials.made_trials import NEEDED, unseen
+from fusec.verify.trials.references import (
+    Interpret,
+    KeptTrials,
+    LeftOut,
+    ReferencedCase,
+    References,
+)
 from support import handwritten_kernels as kernels
 
 RIGHT = kernels.cpp()

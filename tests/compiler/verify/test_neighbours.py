@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fusec.verify import neighbours
+from fusec.verify.isolation import neighbours
 
 pytestmark = pytest.mark.linux("the C library's memory as glibc has it")
 PAST = "writes past the end of memory that it allocated"

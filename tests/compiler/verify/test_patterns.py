@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import fusec
-from fusec.verify.binary import library_facts
-from fusec.verify.inputs import fresh_inputs
-from fusec.verify.named_numbers import computed
-from fusec.verify.patterns import LABELS, PATTERNS
+from fusec.verify.static.binary import library_facts
+from fusec.verify.trials.inputs import fresh_inputs
+from fusec.verify.trials.named_numbers import computed
+from fusec.verify.trials.patterns import LABELS, PATTERNS
 from support import handwritten_kernels as vk
 
 SHAPES = [(8, 8), (6, 10), (7,), (3, 4, 5), (1, 1), ()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fusec.targets.triton.target import Triton
-from fusec.verify import python_text
+from fusec.verify.static import python_text
 from fusec.verify.words import Finding
 from support import handwritten_kernels as vk
 from support.paths import TESTS

@@ -155,7 +155,7 @@ def test_a_thread_that_looks_takes_and_puts_back_nothing(
 
     # What is called while a look is on, and not before.
     if look == "checked":
-        monkeypatch.setattr("fusec.verify.graph_outputs.clone_strided", hooked)
+        monkeypatch.setattr("fusec.verify.comparison.graph_outputs.clone_strided", hooked)
     else:
         monkeypatch.setattr(kernel, "runnable", hooked)
     thread = threading.Thread(target=work)

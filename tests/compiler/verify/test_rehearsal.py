@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fusec
-from fusec.verify import rehearsal
+from fusec.verify.isolation import rehearsal
 from support import handwritten_kernels as vk
 
 pytest.importorskip("triton")

@@ -10,9 +10,9 @@ import torch
 
 from fusec.systems import this_system
 from fusec.target_api.library_worker import LibraryCandidate
-from fusec.verify.child import InArea, TensorSpec
 from fusec.verify.guard import Area
-from fusec.verify.relocated import ELSEWHERE, Relocated
+from fusec.verify.isolation.child import InArea, TensorSpec
+from fusec.verify.isolation.relocated import ELSEWHERE, Relocated
 from support import handwritten_kernels as vk
 
 pytestmark = pytest.mark.posix("memory that may not be touched")
@@ -67,7 +67,7 @@ def test_a_kernel_that_asks_for_nothing_differs_nowhere():
 
 
 def test_what_asks_for_a_page_differs_somewhere(monkeypatch):
-    monkeypatch.setattr("fusec.verify.relocated._LEAST", 64)
+    monkeypatch.setattr("fusec.verify.isolation.relocated._LEAST", 64)
     for asks in (
         lambda x, out, threads: x >> 12 & 1,
         lambda x, out, threads: out >> 7 & 1,

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import fusec
 from fusec.report import Verdict
 from fusec.verify.check import check_graph
-from fusec.verify.exact_graph import ExactGraph
+from fusec.verify.comparison.exact_graph import ExactGraph
 
 H, B = torch.float16, torch.bfloat16
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from fusec.kernel_source import Argument, Signature
-from fusec.verify import process, sandbox
-from fusec.verify.process import WorkerError
+from fusec.verify.isolation import process, sandbox
+from fusec.verify.isolation.process import WorkerError
 from support import handwritten_kernels as vk
 from support.paths import TESTS
 from support.waiting import wait_for

@@ -10,9 +10,9 @@ import pytest
 
 from fusec.toolchain import sanitizers
 from fusec.toolchain.compiler import Compiler
-from fusec.verify import device_sanitize, sanitize
-from fusec.verify.process import Worker
-from fusec.verify.sanitize import sanitized
+from fusec.verify.isolation import device_sanitize, sanitize
+from fusec.verify.isolation.process import Worker
+from fusec.verify.isolation.sanitize import sanitized
 from support import handwritten_kernels as vk
 
 WRONG = {
@@ -108,7 +108,7 @@ def test_what_is_said_at_the_very_end_is_heard(tmp_path):
     tool = tmp_path / "tool"
     tool.write_text('#!/bin/sh\n"$@"\necho "========= ERROR SUMMARY: 0 errors"\n')
     tool.chmod(0o700)
-    worker = Worker("fusec.verify.worker", {"CUDA_VISIBLE_DEVICES": ""}, (str(tool),))
+    worker = Worker("fusec.verify.isolation.worker", {"CUDA_VISIBLE_DEVICES": ""}, (str(tool),))
     worker.ask({"do": "import", "modules": []}, (), 60)
     assert worker.end().endswith("ERROR SUMMARY: 0 errors\n")
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import fusec
 from fusec.compiled import checking
 from fusec.targets.triton.toolchain.sampling import draw
-from fusec.verify.sized_text import at_sizes
+from fusec.verify.trials.sized_text import at_sizes
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to run it on")
 

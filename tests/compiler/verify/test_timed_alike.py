@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fusec.verify import endurance
+from fusec.verify.isolation import endurance
 from support import handwritten_kernels as vk
 
 

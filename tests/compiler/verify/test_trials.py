@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import fusec
-from fusec.verify import sandbox, trials
 from fusec.verify.check import Case, check_kernel
-from fusec.verify.trials import KeptTrials
+from fusec.verify.isolation import sandbox
+from fusec.verify.trials import references as trials
+from fusec.verify.trials.references import KeptTrials
 from support import handwritten_kernels as kernels
 
 

@@ -7,8 +7,8 @@ import torch
 
 import fusec
 from fusec.verify.check import Case
-from fusec.verify.inputs import fresh_inputs
-from fusec.verify.variations import lengthened, repeated, resized
+from fusec.verify.trials.inputs import fresh_inputs
+from fusec.verify.trials.variations import lengthened, repeated, resized
 
 
 def normal(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

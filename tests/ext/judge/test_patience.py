@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fusec.verify.process import WorkerError
+from fusec.verify.isolation.process import WorkerError
 from fusec.verify.words import Finding
 from fuselab.errors import NotJudged
 from fuselab.judge import Limits, engine, judge, trial

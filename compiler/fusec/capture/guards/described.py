@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fusec.capture.graph_breaks import is_ours, user_frame
+from fusec.capture.dynamo.graph_breaks import is_ours, user_frame
 from fusec.report import Guard, Recompile
 
 _SIZES = (

@@ -1,6 +1,6 @@
 """Gradients of convolutions of each channel by itself, one call for each of them.
 
-``lower/convolution.py`` has a kernel for that of the image; that of the weight is cuDNN's.
+``lower/pooling/convolution.py`` has a kernel for that of the image; that of the weight is cuDNN's.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ AOTAutograd runs such a block as it stands when it traces: views that are made t
 that leave torch unable to run anything, and what its fake tensors say of the rest is not what
 eager hands out.  All that matters to what is computed is that autograd records nothing; which
 results are inference tensors is seen to where they are handed out
-(``fusec.capture.result_modes``).
+(``fusec.capture.gradients.result_modes``).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Symbolic sizes: ``launch`` decides between positions of 32 and 64 bits; ``tiling
 bounds those that are compared, as the edges of a window are. Where a row's length has a bound,
 ``launch`` makes tiles for rows of each call's length, held in registers (``Choice.sized``).
 
-Attention (``lower/attention.py``, ``attention_backward.py``) is a body with two products, one
+Attention (``lower/attention/forward.py``, ``backward.py``) is a body with two products, one
 below the other, made of the nodes that everything is made of: whether a key's block is in the
 block mask is an ``any`` over its list, so that the interpreter, the verifier and equality know
 what it means. The user's functions are lowered by the same rules, element by element

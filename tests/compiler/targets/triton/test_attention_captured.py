@@ -126,7 +126,7 @@ def test_places_that_are_the_same_along_a_tile_are_added_to_once(gpu: str) -> No
 @pytest.mark.slow
 @pytest.mark.triton
 def test_in_deterministic_mode_they_are_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fusec.lower.scatter_steps.is_gpu", lambda device: True)
+    monkeypatch.setattr("fusec.lower.scatter.steps.is_gpu", lambda device: True)
     attend, tensors = attention("of a head"), given("of a head", F32)
     exact, eager = gradients(attend, tensors, F64), gradients(attend, tensors, F32)
     compiled = fusec.compile(attend, target="triton")

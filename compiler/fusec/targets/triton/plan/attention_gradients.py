@@ -165,7 +165,7 @@ def is_gradient(body: Body) -> bool:
 
 
 def match_gradients(body: Body) -> Gradients:
-    """Return the parts of a body as ``lower/attention_backward.py`` made it."""
+    """Return the parts of a body as ``lower/attention/backward.py`` made it."""
     captured = tuple(store for store in body.stores if store.mode == "add")
     if captured:
         return _match_captured(body, captured)

@@ -126,7 +126,7 @@ def size_of(axis: Symbol | None) -> Expr:
 
 
 def match_attention(body: Body) -> Attention:
-    """Return the parts of a body that computes attention, as ``lower/attention.py`` made it."""
+    """Return the parts of a body that computes attention, as ``lower/attention`` made it."""
     weighted = next(p for p in body.products if any(isinstance(n, Dot) for n in walk(p.args[:1])))
     (product,) = (p for p in body.products if p is not weighted)
     exponent = _inner(weighted.args[0])

@@ -1,0 +1,1 @@
+"""What a graph's results are to autograd, where AOTAutograd makes them something else."""

@@ -1,0 +1,1 @@
+"""The inputs of a captured graph: names, lists, numbers, shared memory."""

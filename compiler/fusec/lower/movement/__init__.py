@@ -1,0 +1,1 @@
+"""Views, copies, windows, and reading at computed places."""

@@ -1,0 +1,1 @@
+"""Windows that slide over images: pooling, its gradients, convolutions channel by channel."""

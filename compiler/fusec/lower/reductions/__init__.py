@@ -1,0 +1,1 @@
+"""Reductions, scans, and the norms that are made of them."""

@@ -1,0 +1,1 @@
+"""Writing and adding at computed places."""

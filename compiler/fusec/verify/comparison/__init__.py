@@ -1,0 +1,1 @@
+"""Results held against eager's and float64's."""

@@ -1,0 +1,1 @@
+"""Where a candidate runs: processes that are thrown away, and what they watch."""

@@ -1,0 +1,1 @@
+"""What is read of a candidate before it runs: its library, instructions, Python."""

@@ -1,0 +1,115 @@
+"""Integers that the originals do not have: larger, negative, zero.
+
+Fresh integers stay within the range of the originals, since they may be indices.  So a sum in an
+``int`` is right on all of them, and so is an edit that forgets that an index may be negative.
+Whether eager takes others, eager itself says.  One input at a time: the others may be indices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from fusec.devices import CPU
+from fusec.memory.strided import empty_like_strided, write_strided
+from fusec.verify.isolation.layout import Case
+from fusec.verify.trials.candidate import Candidate
+from fusec.verify.trials.inputs import secret_seed
+from fusec.verify.trials.references import ReferencedCase, References
+
+# Larger tensors cost more than they find.
+_LARGEST = 16 << 20
+_NEAR = 3  # how far from a power of two
+_DRAWN = 5003  # values; more are these again, with a period that no shape has
+
+
+def integer_trials(
+    candidate: Candidate, like: Case, limits: Sequence[float] = ()
+) -> Iterator[ReferencedCase]:
+    """Yield a case for each input of integers, with those that eager takes of it.
+
+    Args:
+        candidate: What is to be run on them.
+        like: The real inputs.
+        limits: Numbers that the kernel compares with.
+    """
+    on_cpu = all(tensor.device.type == CPU for tensor in like.tensors)
+    # On a device an index out of range ends all that the process has there.
+    if not on_cpu or like.nbytes > _LARGEST or candidate.is_interpreted(like):
+        return
+    sizes = sorted({size for tensor in like.tensors for size in tensor.shape}, reverse=True)
+    for at, argument in enumerate(candidate.kernel.signature.arguments):
+        if argument.role == "out" or argument.listed or not holds_integers(like.tensors[at]):
+            continue
+        for label, values in _others(like.tensors[at], sizes, limits):
+            tensors = (*like.tensors[:at], values, *like.tensors[at + 1 :])
+            case = Case(tensors, like.sizes, f"on {label} in `{argument.name}`")
+            with contextlib.suppress(RuntimeError, IndexError, ValueError, MemoryError):
+                references = References(case, candidate.interpret)
+                # Nobody says that the kernel has to take them.
+                yield ReferencedCase(case, references, "integers", doubtful=True)
+                break
+
+
+def holds_integers(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has elements, and they are integers."""
+    return bool(tensor.numel()) and not (
+        tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool
+    )
+
+
+def _others(
+    tensor: torch.Tensor, sizes: Sequence[int], limits: Sequence[float]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield other values for a tensor, those first that an index would be out of range with."""
+    draw = torch.Generator().manual_seed(secret_seed())
+    dice = random.Random(secret_seed())
+    info = torch.iinfo(tensor.dtype)
+    count = tensor.numel()
+    some = [_of_any_size(info, dice) for _ in range(min(count, _DRAWN))]
+    beside = [int(limit) + step for limit in limits for step in (-1, 0, 1)]
+    places = dice.sample(range(len(some)), len(some) // 2)
+    for at, number in enumerate(beside[: len(places)]):
+        some[places[at]] = max(info.min + (info.min < 0), min(number, info.max))
+    for label, numbers in (
+        ("integers of every size", some),
+        ("integers of every size but zero", [number or 1 for number in some]),
+    ):
+        wide = torch.tensor(numbers, dtype=tensor.dtype)
+        yield label, _like(tensor, wide.repeat(-(-count // len(some)))[:count])
+    # The places of a scatter: they stay different.
+    different = count > 1 and torch.unique(tensor).numel() == count
+    for size in sizes:
+        if size > info.max or size < (count if different else 1):
+            continue
+        drawn = torch.randperm(size, generator=draw)[:count]
+        if not different:
+            drawn = torch.randint(size, (count,), generator=draw)
+        if info.min < 0:
+            below = torch.randint(2, (count,), generator=draw) * size
+            yield f"integers from {-size} to {size - 1}", _like(tensor, drawn - below)
+        yield f"integers from 0 to {size - 1}", _like(tensor, drawn)
+
+
+def _of_any_size(info: torch.iinfo, dice: random.Random) -> int:
+    """Return an integer of which each power of two is as likely; never the least of all.
+
+    That has no negative, and dividing it by -1 ends a process on some processors.
+    """
+    power = 1 << dice.randrange(info.bits - (info.min < 0))
+    drawn = dice.randrange(power, 2 * power) if dice.random() < 0.5 else power
+    number = drawn + (dice.randrange(-_NEAR, _NEAR + 1) if dice.random() < 0.5 else 0)
+    number = -number if info.min < 0 and dice.random() < 0.5 else number
+    return max(info.min + (info.min < 0), min(number, info.max))
+
+
+def _like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    made = empty_like_strided(tensor)
+    write_strided(made, values.to(tensor.dtype).reshape(tensor.shape))
+    return made
+
+
+__all__ = ["holds_integers", "integer_trials"]

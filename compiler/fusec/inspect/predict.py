@@ -11,6 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+import torch
+from torch import fx
+
 from fusec.capture.dynamo.side_effects import Noted
 from fusec.compiled.graph import CompiledGraph
 from fusec.compiled.part import CompiledPart
@@ -20,6 +23,7 @@ from fusec.ir.body import Buffer
 from fusec.ir.program import Compute, Extern
 from fusec.kernel import Kernel
 from fusec.kernel_source import Argument
+from fusec.lower.calls import label_of
 from fusec.report import GraphBreak, Guard, Recompile, SourceLine, counted
 
 UNKNOWN = -1  # bytes that depend on a symbolic size
@@ -32,7 +36,7 @@ class PredictedKernel:
 
     Attributes:
         name: As it will be called.
-        operators: What is in it, in the words of ATen: ``softmax``, ``gelu``.
+        operators: What is in it, as the user called it: ``softmin``, ``gelu``.
         summary: Its loops: ``pointwise over 4096 x 1024``.
         reads: The tensors that it reads: name, sizes and type.
         writes: Those that it writes, likewise; one that is updated stands in both.
@@ -88,11 +92,14 @@ class PredictedPart:
         graph: The graph's name.
         kind: ``inference``, ``forward`` or ``backward``; the last only if a gradient is asked for.
         steps: In order of launch.
+        aten: ATen's operators in its graph, and those that were taken apart, without overloads,
+            whatever function of torch led to them: ``softmax`` of a ``softmin``.
     """
 
     graph: str
     kind: str
     steps: tuple[PredictedKernel | PredictedCall, ...]
+    aten: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -242,7 +249,16 @@ def _part(graph: CompiledGraph, part: CompiledPart) -> PredictedPart:
             steps.append(_kernel(step, part.kernels[step.name]))
         elif not step.is_plumbing:
             steps.append(_call(step, program.buffers))
-    return PredictedPart(graph.name, part.kind, tuple(steps))
+    return PredictedPart(graph.name, part.kind, tuple(steps), _aten(part.state.module))
+
+
+def _aten(module: fx.GraphModule) -> tuple[str, ...]:
+    found = {}
+    for node in module.graph.nodes:
+        for target in (node.target, node.meta.get("original_aten")):
+            if isinstance(target, torch._ops.OpOverload):
+                found[label_of(target)] = None
+    return tuple(found)
 
 
 def _kernel(step: Compute, kernel: Kernel) -> PredictedKernel:

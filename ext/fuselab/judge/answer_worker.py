@@ -218,7 +218,7 @@ class Answer:
             _copy(outputs, value)
         return {
             "totals": said.data()["totals"],
-            "operators": [op for each in said.kernels for op in each.operators]
+            "operators": [name for part in said.parts for name in part.aten]
             + [each.name for each in said.externs],
             "kernels": [" + ".join(each.operators)[:80] for each in said.kernels][:8],
             "calls": [each.name for each in said.externs][:8],

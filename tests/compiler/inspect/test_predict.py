@@ -192,3 +192,11 @@ def test_random_programs(seed: int) -> None:
     """Two of them; ``tests/nets/test_predictions.py`` has a thousand."""
     program = generate.write(seed, train=seed % 2 == 1)
     assert differences(program.function(), program.fresh, check.call) == [], str(program)
+
+
+def test_a_part_says_which_operators_of_aten_are_in_it() -> None:
+    softmin = torch.nn.functional.softmin
+    said = fusec.predict(lambda x: softmin(-x, -1), torch.randn(4, 8))
+    (part,), (kernel,) = said.parts, said.kernels
+    assert "softmin" in kernel.operators  # as the user called it
+    assert set(part.aten) == {"neg", "softmax"}

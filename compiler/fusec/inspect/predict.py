@@ -253,7 +253,7 @@ def _part(graph: CompiledGraph, part: CompiledPart) -> PredictedPart:
 
 
 def _aten(module: fx.GraphModule) -> tuple[str, ...]:
-    found = {}
+    found: dict[str, None] = {}
     for node in module.graph.nodes:
         for target in (node.target, node.meta.get("original_aten")):
             if isinstance(target, torch._ops.OpOverload):

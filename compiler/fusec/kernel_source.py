@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 
+from fusec.errors import ValueRefused
 from fusec.report import SourceLine
 
 if TYPE_CHECKING:
@@ -65,6 +66,14 @@ class Signature:
     sizes: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     divisions: frozenset[int] = frozenset()
+
+    def failure(self, message: str) -> Exception | None:
+        """Return what eager raises where a check fails; None for what is no check's message."""
+        for number, check in enumerate(self.checks, start=1):
+            if check in message:
+                divides = number in self.divisions
+                return RuntimeError("ZeroDivisionError") if divides else ValueRefused(check)
+        return None
 
     def digest(self) -> str:
         """Return a hash: two kernels with the same digest can stand in for each other."""

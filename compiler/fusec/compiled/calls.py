@@ -137,9 +137,17 @@ class GraphCalls:
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the compiled graph, as TorchDynamo calls it."""
-        if self.keep:
-            self._last_inputs = inputs
-            self._gradients = torch.is_grad_enabled()
+        if not self.keep:
+            return self._run(*inputs)
+        before = self._last_inputs, self._gradients
+        self._last_inputs, self._gradients = inputs, torch.is_grad_enabled()
+        try:
+            return self._run(*inputs)
+        except BaseException:  # a call that raises leaves what is checked and timed as it was
+            self._last_inputs, self._gradients = before
+            raise
+
+    def _run(self, *inputs: Any) -> Any:
         assert self.compiled is not None
         if forward_ad._current_level >= 0 and any(map(has_tangent, inputs)):
             return self.run_captured(*inputs)  # kernels would leave the tangents behind

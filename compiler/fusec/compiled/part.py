@@ -318,14 +318,22 @@ class CompiledPart:
             program = part.native()
             if program is not None and not part.epilogue.changes_outputs:
                 return program.call.boxed(inputs)  # type: ignore[no-any-return]
-            if part.keep:
-                part._last_inputs = tuple(inputs)
             # It finds its kernels in its globals at each call, where edits replace them.
-            return part._run(inputs)  # type: ignore[misc]
+            run: Callable[[list[Any]], list[Any]] = part._run  # type: ignore[assignment]
+            return part._keeping(inputs, run) if part.keep else run(inputs)
 
         call._boxed_call = True  # type: ignore[attr-defined]
         self._entry = call
         return call
+
+    def _keeping(self, inputs: list[Any], run: Callable[[list[Any]], list[Any]]) -> list[Any]:
+        """Keep a call's inputs; where it raises, what was kept before stays."""
+        before, self._last_inputs = self._last_inputs, tuple(inputs)
+        try:
+            return run(inputs)
+        except BaseException:
+            self._last_inputs = before
+            raise
 
     def is_entry(self, function: object) -> bool:
         """Whether ``function`` is what ``entry`` returned last."""
@@ -420,9 +428,10 @@ class CompiledPart:
             program = part.native()
             if program is not None:
                 return program.call(*inputs)  # type: ignore[no-any-return]
-            if part.keep:
-                part._last_inputs = inputs
-            return part.epilogue.finish(inputs, part._run(list(inputs)))  # type: ignore[misc]
+            run: Callable[[list[Any]], list[Any]] = part._run  # type: ignore[assignment]
+            given = list(inputs)
+            made = part._keeping(given, run) if part.keep else run(given)
+            return part.epilogue.finish(inputs, made)
 
         return call
 

@@ -84,3 +84,60 @@ def test_an_index_that_is_computed_of_floats() -> None:
     verdict = found.check(text.replace(STATUS, ""))
     assert not verdict.ok
     assert "have to be refused" in verdict.reason
+
+
+TRITON = "tl.device_assert(in_range"
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("shape", [(24, 60), (512, 768)], ids=["small", "large"])
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (TRITON, "tl.device_assert(in_range | True", "takes inputs that have to be refused"),
+        ("(wrapped < {rows})", "(wrapped <= {rows})", "reads past the end of `x`"),
+        # What lies right before a small tensor may be read unseen.
+        ("(wrapped >= 0)", "(wrapped >= -1)", ""),
+    ],
+    ids=["says nothing", "one too far", "one too low"],
+)
+def test_a_triton_edit_that_takes_an_index_out_of_range(
+    shape: tuple[int, int], old: str, new: str, says: str
+) -> None:
+    torch._dynamo.reset()
+    given = torch.randn(shape), torch.randint(0, shape[0], (9,))
+    call = fusec.compile(taken, target="triton", keep_inputs=True)
+    call(*given)
+    (found,) = call.kernels.values()
+    text = found.generated.text
+    old, new = (each.format(rows=shape[0]) for each in (old, new))
+    assert old in text
+    verdict = found.check(text.replace(old, new))
+    assert not verdict.ok
+    assert says in verdict.reason
+    assert "where `i` has" in verdict.reason
+
+
+@pytest.mark.parametrize("target", ["cpp", pytest.param("triton", marks=pytest.mark.triton)])
+def test_a_call_that_raises_leaves_what_is_checked_as_it_was(target: str) -> None:
+    torch._dynamo.reset()
+    call = fusec.compile(taken, target=target, keep_inputs=True)
+    x, i = torch.randn(24, 60), torch.randint(0, 24, (9,))
+    call(x, i)
+    (found,) = call.kernels.values()
+    (graph,) = call.graphs
+    before = graph.last_inputs
+    with pytest.raises(IndexError, match="index out of range"):
+        call(x, torch.full((9,), 24))
+    assert graph.last_inputs is before
+    verdict = found.check(found.generated.text + "\n")
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("size", [9, 1 << 17], ids=["interpreted", "by eager"])
+def test_a_division_by_zero_is_eagers_error_without_a_gpu(size: int) -> None:
+    call = fusec.compile(lambda i, j: i // j, target="triton")
+    with pytest.raises(RuntimeError, match="ZeroDivisionError") as caught:
+        call(torch.arange(size), torch.arange(size))
+    assert not isinstance(caught.value, IndexError)  # which eager does not raise

@@ -240,22 +240,7 @@ PyObject* run_refused(Program* self, PyObject* const* given, Py_ssize_t count) {
   return run_other(self, PyTuple_GET_ITEM(otherwise, 1), given, count);
 }
 
-PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
-  if (count != self->inputs) {
-    return PyErr_Format(PyExc_TypeError, "the program takes %zd inputs, not %zd", self->inputs,
-                        count);
-  }
-  if (self->instead && self->instead != Py_None) {
-    return run_other(self, self->instead, given, count);
-  }
-  if (self->keep) {
-    PyObject* kept = PyTuple_New(count);
-    if (!kept) return nullptr;
-    for (Py_ssize_t i = 0; i < count; i++) PyTuple_SET_ITEM(kept, i, Py_NewRef(given[i]));
-    PyObject* before = self->last;
-    self->last = kept;
-    Py_XDECREF(before);
-  }
+PyObject* run_kernels(Program* self, PyObject* const* given, Py_ssize_t count) {
   size_t made = self->allocations->size();
   size_t slots = static_cast<size_t>(count) + made;
   void* few_addresses[kMaxValues];
@@ -397,6 +382,30 @@ PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
   }
   if (self->marks && !mark_outputs(self->marks, list)) Py_CLEAR(list);
   return list;
+}
+
+PyObject* program_run(Program* self, PyObject* const* given, Py_ssize_t count) {
+  if (count != self->inputs) {
+    return PyErr_Format(PyExc_TypeError, "the program takes %zd inputs, not %zd", self->inputs,
+                        count);
+  }
+  if (self->instead && self->instead != Py_None) {
+    return run_other(self, self->instead, given, count);
+  }
+  if (!self->keep) return run_kernels(self, given, count);
+  PyObject* kept = PyTuple_New(count);
+  if (!kept) return nullptr;
+  for (Py_ssize_t i = 0; i < count; i++) PyTuple_SET_ITEM(kept, i, Py_NewRef(given[i]));
+  PyObject* before = self->last;
+  self->last = kept;
+  PyObject* results = run_kernels(self, given, count);
+  // A call that raises leaves what is checked and timed as it was.
+  if (!results && self->last == kept) {
+    self->last = before;
+    before = kept;
+  }
+  Py_XDECREF(before);
+  return results;
 }
 
 PyObject* program_call(PyObject* object, PyObject* const* given, size_t flags, PyObject* names) {

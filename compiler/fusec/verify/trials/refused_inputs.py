@@ -69,7 +69,10 @@ def refused_trial(candidate: Candidate, case: Case) -> ReferencedCase | None:
     try:
         candidate.generated(fresh_tensors(signature, case.tensors), case.sizes)
     except ValueRefused as error:
-        words = next((c for c in signature.checks if str(error).startswith(c)), str(error))
+        found = next((check for check in signature.checks if check in str(error)), None)
+        if found is None:
+            return None
+        words = found
     except RuntimeError as error:
         if str(error) != "ZeroDivisionError":  # as ATen words it
             return None
@@ -82,10 +85,11 @@ def refused_trial(candidate: Candidate, case: Case) -> ReferencedCase | None:
 
 def _has_checks(candidate: Candidate, case: Case) -> bool:
     # A device's kernel that reads where nothing is ends all that the process has there.
+    runs_here = isinstance(find_target(candidate.kernel.target), LibraryTarget)
     return bool(
         candidate.kernel.signature.checks
         and candidate.generated is not None
-        and isinstance(find_target(candidate.kernel.target), LibraryTarget)
+        and (runs_here or candidate.is_interpreted(case))
         and all(tensor.device.type == CPU for tensor in case.tensors)
     )
 

@@ -190,9 +190,9 @@ class TritonRunnable:
             with interpreting():
                 self._launch(*tensors, *sizes)
         except Exception as error:
-            message = failed_check(error)
-            if message is not None and any(check in message for check in self.signature.checks):
-                raise IndexError(message) from error
+            failure = self.signature.failure(failed_check(error) or "")
+            if failure is not None:
+                raise failure from error
             line = line_of(error, self.path)
             if line is None or not is_triton_error(error):
                 raise

@@ -15,7 +15,7 @@ import torch
 
 from fusec.codegen.common.signatures import argument_buffers
 from fusec.ir.index import Symbol
-from fusec.ir.interpret import run_body
+from fusec.ir.interpret import CheckFailed, run_body
 from fusec.kernel import Kernel
 from fusec.kernel_source import Runnable
 
@@ -36,6 +36,7 @@ class Simulated:
     def __init__(self, interpreted: Runnable, kernel: Kernel) -> None:
         self.interpreted = interpreted
         self.body = kernel.body
+        self.signature = kernel.signature
         self.sizes = _size_symbols(kernel)
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
@@ -45,7 +46,10 @@ class Simulated:
             return
         names = argument_buffers(self.body)
         given = dict(zip(names, tensors, strict=True))
-        run_body(self.body, given, dict(zip(self.sizes, sizes, strict=True)))
+        try:
+            run_body(self.body, given, dict(zip(self.sizes, sizes, strict=True)))
+        except CheckFailed as error:
+            raise self.signature.failure(str(error)) or error from None
 
 
 def _size_symbols(kernel: Kernel) -> tuple[Symbol, ...]:

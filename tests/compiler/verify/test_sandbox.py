@@ -175,7 +175,7 @@ def test_the_worker_ends_with_its_parent():
     code = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
-from fusec.verify import sandbox
+from fusec.verify.isolation import sandbox
 from support import handwritten_kernels as vk
 text = vk.cpp("volatile int on = 1; while (on) {}")
 library = vk.build_library(text)

@@ -88,7 +88,7 @@ def test_a_stage_is_printed(real: Any, capsys: pytest.CaptureFixture[str]) -> No
     assert "tanh(" in capsys.readouterr().out
     run(real, "%fuse_report one --stage asm")
     assert "one" in capsys.readouterr().out
-    with pytest.raises(UsageError, match=r"no stage has 'nothing'.*there is: cell source"):
+    with pytest.raises(UsageError, match=r"no stage has 'nothing'.*there is:\s+cell source"):
         run(real, "%fuse_report one --stage nothing")
 
 

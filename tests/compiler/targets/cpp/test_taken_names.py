@@ -17,7 +17,8 @@ from fusec.targets.cpp.text.support import OWN_NAMES, helper_texts
 from support.triton_bodies import F32, at, axes, buffer
 
 HELPERS = """div_floor mod_floor log_add_exp random_bits random_word random_group random_words
-prefetch prefetch_to_write interleave at_most nan_max.f32 nan_min.f64 number_max.f32 stream
+prefetch prefetch_to_second prefetch_to_write interleave at_most nan_max.f32 nan_min.f64
+number_max.f32 stream
 end_stream turn_over.1 turn_over.2 turn_over.4 turn_over.8 running_sums wrap_add.i32 wrap_add.i64
 wrap_sub.i32 wrap_sub.i64 wrap_mul.i32 wrap_mul.i64""".split()
 WORDS = """failed lane count LINE GRAIN ROWS COLUMNS PIECES BLOCK UNROLL TILE_ROWS INFINITY

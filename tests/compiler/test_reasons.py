@@ -203,7 +203,6 @@ def test_random_programs(seed: int, target: str) -> None:
 OTHER_PROJECTS = {
     "compiler/fusec/capture/dynamo/graph_breaks.py": "TorchDynamo's graph breaks",
     "compiler/fusec/targets/triton/toolchain/candidate.py": "asserts of Triton's interpreter",
-    "compiler/fusec/targets/triton/toolchain/build.py": "the same",
     "ext/fuselab/magics/arguments.py": "argparse",
     "ext/fuselab/magics/hints.py": "magics that IPython does not know",
 }

@@ -272,7 +272,7 @@ def _rrelu_backward(
     self_is_result: bool,
 ) -> object:
     """Torch's own, laid out as ATen has it: as the slopes are."""
-    if training:
+    if training and upper - lower > 1e-6:  # else ATen takes the one slope
         return noise * grad
     return aten.leaky_relu_backward(grad, x, (lower + upper) / 2, self_is_result)
 

@@ -15,8 +15,12 @@ def _where(name: str, condition: str, top: str = "") -> Fault:
 
 
 def _met(name: str, code: str, says: str, top: str = "") -> Fault:
-    """Return an edit that does harm at a value that it does not name: no check has it."""
-    return Fault(name, "hidden", f"if ($x[0] + $x[1] == 12345.5f) {code}", says, top, line=True)
+    """Return an edit that does harm at a value that it does not name: no check has it.
+
+    Checks have the numbers that an edit names, and their halves: none of them meets this.
+    """
+    met = "$x[0] * 1.37f + $x[1] * 0.61f == 12345.5f"
+    return Fault(name, "hidden", f"if ({met}) {code}", says, top, line=True)
 
 
 def _in_section(section: str, says: str, code: str, what: str) -> Fault:

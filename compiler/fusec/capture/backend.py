@@ -13,7 +13,7 @@ from torch._guards import TracingContext
 
 from fusec.call import native
 from fusec.capture import aot, cache_artifacts
-from fusec.capture.dynamo import whole_calls
+from fusec.capture.dynamo import quiet_dynamo, whole_calls
 from fusec.capture.dynamo.device_guard import keep_device_guard
 from fusec.capture.dynamo.own_tracing import own_tracing
 from fusec.capture.dynamo.side_effects import install as install_effects
@@ -52,6 +52,7 @@ fx.node.has_side_effect(torch.ops.aten._linalg_check_errors.default)
 cache_artifacts.install()
 install_effects()
 install_numbers()
+quiet_dynamo.install()
 whole_calls.install()  # before anything is captured: this module is what names the backend
 keep_device_guard()
 
@@ -234,6 +235,9 @@ def fusec_backend(
     if mode is None or not mode.startswith("max-autotune") or not backend.graphs:
         return found
     return TunedCalls(backend.graphs[-1], _TUNING_SECONDS)
+
+
+fusec_backend.is_fusecs = True  # type: ignore[attr-defined]  # for capture/dynamo/quiet_dynamo.py
 
 
 __all__ = ["Backend", "fusec_backend"]

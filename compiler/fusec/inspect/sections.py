@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from fusec.inspect.glossary import explained
+from fusec.inspect.terminal import fitted, terminal_width
 
 
 class Sectioned(ABC):
@@ -37,7 +38,8 @@ class Sectioned(ABC):
                 rows = "".join(f"<li>{html.escape(item.strip())}</li>" for item in items)
                 parts.append(f"<div>{html.escape(heading)}</div><ul>{rows}</ul>")
         parts.append(explained([title, *(heading for heading, items in rest if items)]))
-        return {"text/plain": str(self), "text/html": f"<div>{''.join(parts)}</div>"}
+        text = fitted(str(self), terminal_width())
+        return {"text/plain": text, "text/html": f"<div>{''.join(parts)}</div>"}
 
 
 __all__ = ["Sectioned"]

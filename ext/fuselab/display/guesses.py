@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from fusec.inspect.predict import Prediction, size_text
+from fusec.inspect.terminal import fitted, terminal_width
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -97,7 +98,8 @@ class Guessed:
         )
         head = "<tr><th></th><th>you said</th><th>it will be</th><th></th></tr>"
         below = self.prediction._repr_mimebundle_()["text/html"]
-        return {"text/plain": str(self), "text/html": f"<table>{head}{rows}</table>{below}"}
+        text = fitted(str(self), terminal_width())
+        return {"text/plain": text, "text/html": f"<table>{head}{rows}</table>{below}"}
 
 
 def guessed(prediction: Prediction, guesses: dict[str, int]) -> Guessed:

@@ -145,11 +145,16 @@ def _piece(
     )
 
 
-def lines_listing(kernel: Any, numbers: Sequence[int], most: int = 60) -> Listing:
-    """Return some lines of a kernel, wherever they are: those that compute a line of the cell."""
+def lines_listing(lines: Sequence[Any], numbers: Sequence[int], most: int = 60) -> Listing:
+    """Return some lines of a kernel, wherever they are: those that compute a line of the cell.
+
+    Args:
+        lines: All of the kernel's, as ``highlight`` returns them: once for all lines of the cell.
+        numbers: Which, from 1.
+        most: How many are shown.
+    """
     from markupsafe import Markup
 
-    lines = highlight(kernel.source, kernel.target)
     wanted = [number for number in sorted(numbers) if number <= len(lines)][:most]
     numbered: list[str] = []
     shown: list[Any] = []

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from fusec.inspect.terminal import fitted, terminal_width
 from fusec.report import Timing, Verdict
 from fusec.tuning_report import Trial, TuningRun
 from fuselab.display import noise, render, words
@@ -17,7 +18,6 @@ from fuselab.display.listing import marked_listing
 from fuselab.display.pages.page import static_table
 from fuselab.display.pages.tuning import eager_words, effect_rows, left_words
 from fuselab.display.style import themed
-from fuselab.display.terminal import fitted, terminal_width
 
 if TYPE_CHECKING:
     from fusec.kernel import Kernel

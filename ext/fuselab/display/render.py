@@ -16,6 +16,7 @@ from typing import Any
 
 from fusec.devices import CPU
 from fusec.inspect.glossary import explained
+from fusec.inspect.terminal import fitted
 from fusec.report import compile_line
 from fusec.target_api.registry import default_target, find_target
 from fusec.tuning_report import TuningRun
@@ -34,7 +35,6 @@ from fuselab.display.listing import (
 from fuselab.display.source_lines import source_text
 from fuselab.display.style import THEME, Style
 from fuselab.display.summary import HEAD_LINES, KernelView, Summary, located
-from fuselab.display.terminal import fitted
 
 MOST_OPENED = 8  # kernels that a line of the cell opens to
 MOST_ROWS = 60
@@ -274,15 +274,16 @@ def _listings(summary: Summary) -> dict[str, KernelListing]:
 
 def _opened(summary: Summary) -> dict[tuple[str, int], list[tuple[str, Listing]]]:
     """Return the kernel lines of each line of the cell, by kernel."""
-    kernels = {kernel.name: kernel for kernel in summary.kernels}
-    return {
-        (line.file, line.number): [
-            (name, lines_listing(kernels[name], numbers))
-            for name, numbers in list(line.at.items())[:MOST_OPENED]
-            if name in kernels
-        ]
+    shown = {
+        (line.file, line.number): list(line.at.items())[:MOST_OPENED]
         for line in summary.lines
         if line.at
+    }
+    names = {name for found in shown.values() for name, _ in found}
+    texts = {k.name: highlight(k.source, k.target) for k in summary.kernels if k.name in names}
+    return {
+        place: [(name, lines_listing(texts[name], at)) for name, at in found if name in texts]
+        for place, found in shown.items()
     }
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fusec.inspect.glossary import explained
+from fusec.inspect.terminal import fitted, terminal_width
 
 # In this order; an answer is at the first that it does not pass.
 STAGES = ("rules", "compile", "runs", "right", "counts", "speed", "passed")
@@ -101,7 +102,7 @@ class AnswerVerdict:
         follows = html.escape(self.next_step)
         follows = follows and f'<div style="opacity: 0.7">{follows}</div>'
         shown = f'<div style="{style}">{title}{table}{follows}{words}</div>'
-        return {"text/plain": str(self), "text/html": shown}
+        return {"text/plain": fitted(str(self), terminal_width()), "text/html": shown}
 
 
 __all__ = ["SHARE", "STAGES", "AnswerFinding", "AnswerVerdict"]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fusec.inspect.terminal import fitted, terminal_width
 from fuselab.edit_record import Edit
 from fuselab.errors import FuselabError
 from fuselab.judge.engine import judge, judge_for_points
@@ -57,7 +58,7 @@ class Said(str):
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(self))
         shown = f'<div style="white-space: pre-line">{escaped}</div>'
-        return {"text/plain": str(self), "text/html": shown}
+        return {"text/plain": fitted(str(self), terminal_width()), "text/html": shown}
 
 
 class HandInError(FuselabError):
@@ -141,7 +142,7 @@ class ProgressTable:
             for line in self.lines()
         )
         text = f"{PRINT_STYLE}<table>{rows}</table>{html.escape(self.commands)}"
-        return {"text/plain": str(self), "text/html": text}
+        return {"text/plain": fitted(str(self), terminal_width()), "text/html": text}
 
 
 @dataclass

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fusec.inspect.terminal import terminal_width
 from fusec.report import seconds_by_stage
 from fuselab.display import render, words
 from fuselab.display.pages.page import picture
 from fuselab.display.summary import Summary
-from fuselab.display.terminal import terminal_width
 from fuselab.errors import FuselabError
 from fuselab.session.kernel_views import kernel_views
 from fuselab.session.line_views import kernel_costs, line_views

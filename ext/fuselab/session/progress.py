@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
 
+from fusec.inspect.terminal import fitted, terminal_width
 from fuselab.display.outcomes import trial_line
-from fuselab.display.terminal import fitted, terminal_width
 
 if TYPE_CHECKING:
     from fusec.tuning_report import TuningRun

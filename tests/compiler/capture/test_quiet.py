@@ -104,6 +104,28 @@ def test_compiling_is_not_held_up(timed: list[Any]) -> None:
     assert len(timed) == 1
 
 
+@pytest.mark.parametrize("wanted", [{}, {"mode": "reduce-overhead"}, {"options": {"name": "k"}}])
+def test_no_piece_between_breaks_is_held_up(timed: list[Any], wanted: dict[str, Any]) -> None:
+    """Those of which no graph came, either: TorchDynamo calls no backend for them."""
+
+    def broken(x: torch.Tensor, names: list[str]) -> torch.Tensor:
+        names = [*names, "first"]
+        torch._dynamo.graph_break()
+        x = x.sin()
+        torch._dynamo.graph_break()
+        names = [*names, "second"]
+        torch._dynamo.graph_break()
+        return x + len(names)
+
+    x = torch.randn(8)
+    ours = torch.compile(broken, backend="fusec", **wanted)
+    torch.testing.assert_close(ours(x, []), x.sin() + 2)
+    assert timed == []
+    torch._dynamo.reset()
+    torch.compile(broken, backend="eager")(x, [])
+    assert len(timed) > 2, "another backend's are timed, as ever"
+
+
 def test_each_thread_for_itself_and_one_within_another(timed: list[Any]) -> None:
     guards: Any = torch._dynamo.guards
     entered, leave = threading.Event(), threading.Event()

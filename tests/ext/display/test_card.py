@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch.nn.functional as F
 import fusec
 from fusec.inspect.line_costs import line_costs
 from fusec.report import Timing
-from fuselab.display import words
+from fuselab.display import listing, render, words
 from fuselab.display.bounds import Traffic, bars, bound, limit_words, saved
 from fuselab.display.kernel_text import extent_of
 from fuselab.display.source_lines import LineView
@@ -71,6 +72,24 @@ def at_once(page: str) -> str:
     parser = Opened()
     parser.feed(page)
     return "".join(parser.text)
+
+
+def test_a_kernel_of_many_lines_is_colored_once(
+    cell: FusedCell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for the listing and once for all lines of the cell: 300 of them took a minute."""
+    colored: list[str] = []
+
+    def highlight(text: str, target: str) -> list[Any]:
+        colored.append(text)
+        return listing.highlight(text, target)
+
+    monkeypatch.setattr(render, "highlight", highlight)
+    summary = cell.summary()
+    one = next(line for line in summary.lines if line.at)
+    lines = tuple(replace(one, number=n) for n in range(1, 100))
+    assert len(render._opened(replace(summary, lines=lines))) == 99
+    assert len(colored) == len(set(colored)) == 1
 
 
 class TestKernelFirst:

@@ -287,6 +287,14 @@ def test_what_only_looked_faster_is_marked() -> None:
     marks = {row["config"]: row["remark"] for row in TuningOutcome("k", run).rows()}
     assert marks == {"ROWS=0": "in use, start", "ROWS=1": noise.UNCONFIRMED, "ROWS=2": ""}
     assert f"ROWS=1 ({noise.UNCONFIRMED})" in ranking_table(run)
+    figure = search.tuning_figure(run)
+    assert noise.UNCONFIRMED in in_figure(figure)
+    filled = [bars.lines[0].get_markerfacecolor() == "white" for bars in figure.axes[0].containers]
+    assert filled == [False, True, False], "the trial that is not in use, hollow; then what is"
+    assert noise.UNCONFIRMED in trial_words(run, 1)
+    compared = outcome_figure(run)
+    assert compared is not None
+    assert f"ROWS=1, {noise.UNCONFIRMED}" in in_figure(compared)
     assert noise.unconfirmed(replace(run, best=1)) == frozenset()
 
 
@@ -309,7 +317,7 @@ def test_views_of_a_search_agree(run: TuningRun) -> None:
     table = html.unescape(ranking_table(run))
     word = "in use" if run.stopped else "best so far"
     compared = outcome_figure(run)
-    below = in_figure(compared) if compared is not None else ""
+    below = " ".join(in_figure(compared).split()) if compared is not None else ""
     assert not below or f"{config}, {word}" in below
     assert re.findall(r"<td>([^<(]+) \(" + word, table) == [config]
     assert f"{word}: {config}" in drawn
@@ -325,7 +333,19 @@ def test_views_of_a_search_agree(run: TuningRun) -> None:
     rows = dict(re.findall(r"<td>([A-Z]+=\d+(?: [A-Z]+=\d+)*)[^<]*</td><td class=n>([^<]*)", table))
     for index, trial in enumerate(run.trials):
         if trial.timing is not None and str(trial) in rows:
-            assert trial_words(run, index) == f"{trial}: {rows[str(trial)]}; pick to use it"
+            doubt = f" ({noise.UNCONFIRMED})" if f"{trial} ({noise.UNCONFIRMED})" in table else ""
+            said = f"{trial}{doubt}: {rows[str(trial)]}; pick to use it"
+            assert trial_words(run, index) == said
+            assert not below or not doubt or f"{trial}, {noise.UNCONFIRMED}" in below
+    doubtful = noise.unconfirmed(run)
+    assert (noise.UNCONFIRMED in drawn) == bool(doubtful)
+    hollow = [
+        round(float(bars.lines[0].get_xdata()[n])) - 1
+        for bars in figure.axes[0].containers
+        for n in range(len(bars.lines[0].get_xdata()))
+        if bars.lines[0].get_markerfacecolor() == "white"
+    ]
+    assert set(hollow) == set(doubtful)
     assert str(run.trials[run.best]) in rows
     used = dict(run.trials[run.best].values)
     for name, text, _ in effect_rows(run):

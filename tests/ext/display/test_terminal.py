@@ -7,11 +7,16 @@ import sys
 
 import pytest
 
-from fuselab.display import terminal
+from fusec.inspect import terminal
+from fusec.inspect.predict import Prediction
+from fusec.inspect.terminal import fitted
+from fusec.report import GraphBreak, Guard, SourceLine
+from fuselab.display.guesses import Guessed, GuessRow
 from fuselab.display.outcomes import Edits, Table
 from fuselab.display.pages.page import Page
-from fuselab.display.terminal import fitted
 from fuselab.edit_record import Edit
+from fuselab.judge.verdict import AnswerVerdict
+from fuselab.labs.progress import Said
 
 WIDE = (
     "gelu: 1 kernel; eager 3.92 ms, fused 1.64 ms (2.4× faster); checked, error 2.4e-06 (1.7e-05)"
@@ -62,6 +67,14 @@ def test_a_word_is_never_broken() -> None:
 def test_all_that_is_shown_fits() -> None:
     edit = Edit("k", "cpp", "refused", "text", WIDE, "", "", 0.0)
     for shown in (Page(WIDE), Table(("what", "why"), [("a", WIDE)])):
+        text = shown._repr_mimebundle_()["text/plain"]
+        assert max(map(len, text.split("\n"))) <= 60, text
+    verdict = AnswerVerdict("softmax", False, "right", WIDE, next_step=WIDE)
+    where = SourceLine("<cell>", 3, "y = F.gelu(x)")
+    broken = GraphBreak(WIDE, WIDE, where)
+    foreseen = Prediction("gelu", (), (WIDE,), (broken,), (Guard(WIDE, "", where),))
+    beside = Guessed(foreseen, (GuessRow("kernels", 1, 2), GuessRow("reads", 1, 2)))
+    for shown in (verdict, Said(WIDE), foreseen, beside):
         text = shown._repr_mimebundle_()["text/plain"]
         assert max(map(len, text.split("\n"))) <= 60, text
     from IPython.core.formatters import DisplayFormatter

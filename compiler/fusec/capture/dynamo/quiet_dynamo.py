@@ -11,6 +11,9 @@ five lines, with the place in torch that warns: the report has that graph break,
 
 All are hooked once a process, and look at what the thread is doing: most calls compile nothing, and
 should not pay.  Python's garbage collector rests while TorchDynamo traces.
+
+``torch.compile(backend="fusec")`` calls TorchDynamo itself: there the guards of each of the pieces
+that graph breaks leave go untimed, those without a graph, too.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ _REMARKS = {
     "torch._dynamo.variables.tensor": "Graph break from `Tensor.item()`",
 }
 _WARNS, _UNKNOWN = "warn_once", "Dynamo does not know how to trace"
+# What torch.compile wraps a backend in, each with the one within under one of these names.
+_WRAPPED = ("_torchdynamo_orig_backend", "compiler_fn", "func", "__wrapped__")
+_MOST_WRAPPERS = 8
 _thread = threading.local()
 
 
@@ -63,6 +69,7 @@ def install() -> None:
         logging.getLogger(name).addFilter(_says_something)
     _name_no_functions()
     _warn_of_no_breaks()
+    _know_whose_guards()
     guards: Any = torch._dynamo.guards
     original, log = getattr(guards, _TIMES, None), getattr(guards, "guards_log", None)
     if original is None or log is None:
@@ -70,11 +77,45 @@ def install() -> None:
 
     @functools.wraps(original)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        if _is_quiet() and not log.isEnabledFor(logging.DEBUG):
+        if (_is_quiet() or _has_own_guards()) and not log.isEnabledFor(logging.DEBUG):
             return 0.0
         return original(*args, **kwargs)
 
     setattr(guards, _TIMES, timed)
+
+
+def _know_whose_guards() -> None:
+    """Have the thread know, while TorchDynamo makes guards, whether they are for our backend."""
+    manager: Any = getattr(torch._dynamo.guards, "CheckFunctionManager", None)
+    if manager is None or getattr(manager.__init__, "is_fusecs", False):
+        return
+    original = manager.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, code: Any, output_graph: Any, *args: Any, **kwargs: Any) -> None:
+        outer = _has_own_guards()
+        _thread.own_guards = _calls_fusec(getattr(output_graph, "compiler_fn", None))
+        try:
+            original(self, code, output_graph, *args, **kwargs)
+        finally:
+            _thread.own_guards = outer
+
+    init.is_fusecs = True  # type: ignore[attr-defined]
+    manager.__init__ = init
+
+
+def _has_own_guards() -> bool:
+    return getattr(_thread, "own_guards", False)
+
+
+def _calls_fusec(compiler: Any) -> bool:
+    """Whether what TorchDynamo calls with graphs is our backend, in however many wrappers."""
+    for _ in range(_MOST_WRAPPERS):
+        if compiler is None or getattr(compiler, "is_fusecs", False):
+            return compiler is not None
+        found = [getattr(compiler, name, None) for name in _WRAPPED]
+        compiler = next((inner for inner in found if callable(inner)), None)
+    return False
 
 
 def _name_no_functions() -> None:

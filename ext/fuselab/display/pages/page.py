@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from fusec.inspect.terminal import fitted, terminal_width
 from fuselab.display.render import columns
 from fuselab.display.style import Style, themed
-from fuselab.display.terminal import fitted, terminal_width
 
 MOST_UNBROKEN = 20  # letters: an index or a shape stays in one line
 

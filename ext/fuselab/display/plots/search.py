@@ -8,7 +8,7 @@ axes are still the same is drawn on a copy of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,10 @@ MOST_RATIO = 20  # of times on a linear axis
 FAR = 8  # times the slowest configuration: eager's line would press them all into one
 
 STEPS = (1, 1.1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9)  # where axes end
+
+SURE = {"color": FUSED, "markersize": 4}
+DOUBTFUL = {"color": FUSED, "markersize": 4, "markerfacecolor": "white"}
+BEST = {"color": EDITED, "markersize": 6}
 
 Spots = list[tuple[float, float, int]]
 
@@ -88,7 +92,10 @@ def _rounded(value: float) -> float:
 
 
 def tuning_figure(run: TuningRun, *, title: str = "") -> Figure:
-    """Draw every configuration's median and quartiles, eager's line, and the best so far."""
+    """Draw every configuration's median and quartiles, eager's line, and the best so far.
+
+    Hollow is what looked faster than what is in use and was not confirmed, as the tables say.
+    """
     ground = ground_of(run, title)
     figure = _axes_on(ground)
     _draw_run(figure.axes[0], run, ground)
@@ -192,8 +199,13 @@ def _draw_run(axes: Axes, run: TuningRun, ground: Ground) -> list[Any]:
     failed = [i for i, t in enumerate(run.trials, 1) if t.error]
     left_out = [i for i, t in enumerate(run.trials, 1) if t.timing is None and not t.error]
     winner = run.best + 1 if run.best is not None else 0
-    marks = _points(axes, [each for each in done if each[0] != winner], scale, best=False)
-    marks += _points(axes, [each for each in done if each[0] == winner], scale, best=True)
+    doubtful = {index + 1 for index in noise.unconfirmed(run)}
+    groups: list[tuple[list[tuple[int, Timing]], dict[str, Any]]] = [
+        ([each for each in done if each[0] not in {winner, *doubtful}], SURE),
+        ([each for each in done if each[0] in doubtful], DOUBTFUL),
+        ([each for each in done if each[0] == winner], BEST),
+    ]
+    marks = [mark for some, look in groups for mark in _points(axes, some, scale, look)]
     told: list[Any] = []
     look: dict[str, Any]
 
@@ -205,7 +217,9 @@ def _draw_run(axes: Axes, run: TuningRun, ground: Ground) -> list[Any]:
         word = "in use" if run.stopped else "best so far"
         label = f"{word}: {run.trials[run.best]}"
         label += f", {digits(best.median * scale)} {unit}"
-        tell(label, linestyle="", marker="o", color=EDITED, markersize=6)
+        tell(label, linestyle="", marker="o", **BEST)
+    if doubtful:
+        tell(noise.UNCONFIRMED, linestyle="", marker="o", **DOUBTFUL)
     if run.eager is not None:
         label = f"{eager_title(run)}: {duration(run.eager.median)}"
         if _fits(run, _slowest(run)):
@@ -225,7 +239,7 @@ def _draw_run(axes: Axes, run: TuningRun, ground: Ground) -> list[Any]:
         tell("left out: cannot win", **look)
     axes.set_xlabel(f"configuration, in the order tried ({noise.progress(run)})")
     if told:
-        columns = 1 if len(told) < 3 else 2  # two rows, the long ones in the first column
+        columns = (len(told) + 1) // 2  # two rows, the long ones in the first column
         legend = axes.legend(
             handles=told, fontsize=SMALL - 1, frameon=False, labelcolor=TEXT, ncols=columns,
             loc="lower left", bbox_to_anchor=(0.0, 1.0), borderpad=0.0, borderaxespad=0.3,
@@ -245,7 +259,7 @@ def _fits(run: TuningRun, slowest: float) -> bool:
 
 
 def _points(
-    axes: Axes, done: Sequence[tuple[int, Timing]], scale: float, *, best: bool
+    axes: Axes, done: Sequence[tuple[int, Timing]], scale: float, look: Mapping[str, Any]
 ) -> list[Any]:
     """Draw medians with their quartiles."""
     if not done:
@@ -254,7 +268,7 @@ def _points(
     low = [max(0.0, m - t.low * scale) for m, (_, t) in zip(medians, done, strict=True)]
     high = [max(0.0, t.high * scale - m) for m, (_, t) in zip(medians, done, strict=True)]
     drawn = axes.errorbar(
-        [x for x, _ in done], medians, yerr=[low, high], fmt="o", markersize=6 if best else 4,
-        color=EDITED if best else FUSED, elinewidth=1.0, capsize=2, zorder=3 if best else 2,
+        [x for x, _ in done], medians, yerr=[low, high], fmt="o", elinewidth=1.0,
+        capsize=2, zorder=3 if look is BEST else 2, **look,
     )  # fmt: skip
     return [part for part in drawn.get_children() if part is not None]

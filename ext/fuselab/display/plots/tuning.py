@@ -6,6 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from fusec.tuning_report import TuningRun
+from fuselab.display.noise import UNCONFIRMED, unconfirmed
 from fuselab.display.plots import figures as plots
 from fuselab.display.search_facts import effects, runners
 
@@ -30,11 +31,13 @@ def outcome_figure(run: TuningRun) -> Figure | None:
         return None
     shown = effects(run)[:MOST_EFFECTS]
     used = dict(run.winner.values) if run.winner is not None else {}
+    doubtful = unconfirmed(run)
     rows = []
     for index, trial in best:
         assert trial.timing is not None
         word = ", in use" if run.stopped else ", best so far"
         marks = word * (index == run.best) + ", at the start" * (index == 0)
+        marks += f", {UNCONFIRMED}" * (index in doubtful)
         color = plots.EDITED if index == run.best else plots.FUSED
         # A long name and what stands beside its bar are wider than the figure.
         name = textwrap.fill(f"{trial}{marks}", LONGEST_NAME, break_on_hyphens=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fusec.tuning_report import TuningRun
-from fuselab.display import words
+from fuselab.display import noise, words
 from fuselab.display.pages.timings import edits_of, steps_of
 from fuselab.display.plots import figures as plots
 from fuselab.display.plots.cell import cell_figure
@@ -110,7 +110,8 @@ def outcome_png(run: TuningRun) -> bytes:
 
 
 def trial_words(run: TuningRun, index: int) -> str:
-    """Say what a point of a search is."""
+    """Say what a point of a search is, as its row of the table does."""
     trial = run.trials[index]
     assert trial.timing is not None
-    return f"{trial}: {words.spread(trial.timing)}; pick to use it"
+    remark = f" ({noise.UNCONFIRMED})" if index in noise.unconfirmed(run) else ""
+    return f"{trial}{remark}: {words.spread(trial.timing)}; pick to use it"

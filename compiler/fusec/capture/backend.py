@@ -16,6 +16,7 @@ from fusec.capture import aot, cache_artifacts
 from fusec.capture.dynamo import quiet_dynamo, whole_calls
 from fusec.capture.dynamo.device_guard import keep_device_guard
 from fusec.capture.dynamo.own_tracing import own_tracing
+from fusec.capture.dynamo.said_once import install as install_said_once
 from fusec.capture.dynamo.side_effects import install as install_effects
 from fusec.capture.eager_reasons import GraphCall, reason_after, reason_before, reason_of_failure
 from fusec.capture.fast_path.direct import (
@@ -53,6 +54,7 @@ cache_artifacts.install()
 install_effects()
 install_numbers()
 quiet_dynamo.install()
+install_said_once()
 whole_calls.install()  # before anything is captured: this module is what names the backend
 keep_device_guard()
 

@@ -30,39 +30,126 @@ def update_in_place(
         program: Its steps are kernels.
         updated: The inputs that its first outputs are copied into, in order.
     """
+    if not updated:
+        return program, ()
     decisions: list[FusionDecision] = []
+    work = _Work(program, updated)
     for position, name in enumerate(updated):
-        value = program.outputs[position]
+        value = work.outputs[position]
         if not isinstance(value, TensorRef) or value.buffer == name:
             continue
-        found = _writer(program, value, name, updated)
+        found = work.writer(value, name)
         if isinstance(found, str):
             decisions.append(FusionDecision(value.buffer, name, False, found))
             continue
-        at, step = found
+        step = work.put(found, position, value, name)
+        saved = 2 * work.buffers[name].bytes
+        decisions.append(
+            FusionDecision(step.name, name, True, "the input is updated where it lies", saved)
+        )
+    return work.program(), tuple(decisions)
+
+
+class _Work:
+    """A program whose kernels are being made to write inputs.
+
+    An optimizer's step has a thousand of them: who reads and who writes a buffer is looked up.
+    """
+
+    def __init__(self, program: Program, updated: Sequence[str]) -> None:
+        self._program = program
+        self._updated = Counter(updated)
+        self._inputs = frozenset(program.inputs)
+        self.steps = list(program.steps)
+        self.outputs = list(program.outputs)
+        self.buffers = dict(program.buffers)
+        self._returned = Counter(ref.buffer for ref in tensor_refs(program.outputs))
+        self._reads: dict[str, set[int]] = {}
+        self._writes: dict[str, set[int]] = {}
+        for at in range(len(self.steps)):
+            self._note(at)
+
+    def program(self) -> Program:
+        """Return the program as it is now."""
+        return replace(
+            self._program,
+            steps=tuple(self.steps),
+            outputs=tuple(self.outputs),
+            buffers=self.buffers,
+        )
+
+    def _note(self, at: int) -> None:
+        for buffer in self.steps[at].reads():
+            self._reads.setdefault(buffer, set()).add(at)
+        for buffer in self.steps[at].writes():
+            self._writes.setdefault(buffer, set()).add(at)
+
+    def _take(self, at: int, step: Step) -> None:
+        """Put another step in a step's place."""
+        for buffer in self.steps[at].reads():
+            self._reads[buffer].discard(at)
+        for buffer in self.steps[at].writes():
+            self._writes[buffer].discard(at)
+        self.steps[at] = step
+        self._note(at)
+
+    def writer(self, value: TensorRef, name: str) -> int | str:
+        """Return the place of the kernel that may write into the input; else why there is none."""
+        made, given = self.buffers[value.buffer], self.buffers.get(name)
+        if given is None or value.buffer in self._inputs:
+            return "the new value is not a tensor that a kernel makes"
+        alike = (made.shape, made.strides, made.dtype, made.device)
+        if alike != (given.shape, given.strides, given.dtype, given.device):
+            return "the new value does not lie as the input does"
+        if (value.shape, value.strides) != (made.shape, made.strides) or value.offset != 0:
+            return "the new value is a part of a tensor"
+        if self._returned[value.buffer] != 1 or self._returned[name] or self._updated[name] != 1:
+            return "the graph returns it more than once"
+        writers = self._writes[value.buffer]
+        first = min(writers)
+        step = self.steps[first]
+        if len(writers) != 1 or not isinstance(step, Compute):
+            return "an operator of ATen makes the new value"
+        # Kernels may read it in the input. What an operator returns may be a view of it.
+        readers = self._reads.get(value.buffer, ())
+        if any(isinstance(self.steps[at], Extern) for at in readers):
+            return "an operator of ATen reads the new value"
+        if any(at > first for at in self._reads.get(name, ())):
+            return "the old value is read later"
+        if self._writes.get(name):
+            return "the input is written elsewhere"
+        return hindrance(step, made, given) or first
+
+    def put(self, at: int, position: int, value: TensorRef, name: str) -> Compute:
+        """Have a kernel write an input; return the kernel as it was.
+
+        Args:
+            at: Its place.
+            position: Of the output that is copied into the input.
+            value: That output.
+            name: The input.
+        """
+        step = self.steps[at]
+        assert isinstance(step, Compute)
         stores = tuple(
             replace(store, buffer=name, made=store.buffer)
             if store.buffer == value.buffer
             else store
             for store in step.body.stores
         )
-        steps = [_reading(each, value.buffer, name) for each in program.steps]
-        steps[at] = replace(step, body=replace(step.body, stores=stores))
-        outputs = list(program.outputs)
-        outputs[position] = replace(value, buffer=name)
-        buffers = {k: b for k, b in program.buffers.items() if k != value.buffer}
-        saved = 2 * program.buffers[name].bytes
-        program = replace(program, steps=tuple(steps), outputs=tuple(outputs), buffers=buffers)
-        decisions.append(
-            FusionDecision(step.name, name, True, "the input is updated where it lies", saved)
-        )
-    return program, tuple(decisions)
+        for reader in sorted(self._reads.get(value.buffer, ())):
+            self._take(reader, _reading(self.steps[reader], value.buffer, name))
+        self._take(at, replace(step, body=replace(step.body, stores=stores)))
+        self.outputs[position] = replace(value, buffer=name)
+        self._returned[value.buffer] -= 1
+        self._returned[name] += 1
+        del self.buffers[value.buffer]
+        return step
 
 
 def _reading(step: Step, buffer: str, name: str) -> Step:
-    """Return a step that reads what was in ``buffer`` in one of the same layout, ``name``."""
-    if not isinstance(step, Compute) or buffer not in step.reads():
-        return step
+    """Return a kernel that reads what was in ``buffer`` in one of the same layout, ``name``."""
+    assert isinstance(step, Compute)
 
     def swap(node: Node) -> Node | None:
         if not isinstance(node, Load) or node.buffer != buffer:
@@ -71,36 +158,6 @@ def _reading(step: Step, buffer: str, name: str) -> Step:
 
     body = step.body
     return replace(step, body=body.moved(body.axes, body.reduce_axes, {}, swap))
-
-
-def _writer(
-    program: Program, value: TensorRef, name: str, updated: Sequence[str]
-) -> tuple[int, Compute] | str:
-    """Return the kernel that may write into the input, and its place; else why there is none."""
-    made, given = program.buffers[value.buffer], program.buffers.get(name)
-    if given is None or value.buffer in program.inputs:
-        return "the new value is not a tensor that a kernel makes"
-    alike = (made.shape, made.strides, made.dtype, made.device)
-    if alike != (given.shape, given.strides, given.dtype, given.device):
-        return "the new value does not lie as the input does"
-    if (value.shape, value.strides) != (made.shape, made.strides) or value.offset != 0:
-        return "the new value is a part of a tensor"
-    returned = Counter(ref.buffer for ref in tensor_refs(program.outputs))
-    if returned[value.buffer] != 1 or returned[name] or updated.count(name) != 1:
-        return "the graph returns it more than once"
-    writers = [i for i, s in enumerate(program.steps) if value.buffer in s.writes()]
-    step = program.steps[writers[0]]
-    if len(writers) != 1 or not isinstance(step, Compute):
-        return "an operator of ATen makes the new value"
-    # Kernels may read it in the input. What an operator returns may be a view of it.
-    if any(value.buffer in s.reads() for s in program.steps if isinstance(s, Extern)):
-        return "an operator of ATen reads the new value"
-    if any(name in s.reads() for s in program.steps[writers[0] + 1 :]):
-        return "the old value is read later"
-    if any(name in s.writes() for s in program.steps):
-        return "the input is written elsewhere"
-    problem = hindrance(step, made, given)
-    return problem or (writers[0], step)
 
 
 def hindrance(step: Compute, made: Buffer, given: Buffer) -> str:

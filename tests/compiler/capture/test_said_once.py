@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterator
@@ -218,10 +219,9 @@ def test_a_branch_that_does_not_run_says_nothing(heard: list[str]) -> None:
     def f(x: Tensor) -> Tensor:
         return torch.cond(x.sum() > 0, yes, no, (x,))
 
-    try:
+    # torch refuses a break within a branch
+    with contextlib.suppress(torch._dynamo.exc.UncapturedHigherOrderOpError):
         fusec.compile(f)(torch.ones(3))
-    except Exception as error:  # torch refuses a break within a branch
-        assert "cond" in str(error)
     assert not heard
 
 

@@ -286,3 +286,38 @@ def test_threads_of_a_gpu_read_before_they_write() -> None:
     assert hindered(Compute("zero", fixed)) == ""
     told = "threads of a GPU might read the old value after it is written"
     assert hindered(Compute("zero", fixed), device="cuda") == told
+
+
+@pytest.mark.parametrize("reader", [False, True], ids=["updates", "updates-and-reads"])
+def test_an_optimizer_of_twice_as_many_parameters_is_twice_the_work(
+    monkeypatch: pytest.MonkeyPatch, reader: bool
+) -> None:
+    """Who reads and who writes a buffer is looked up, not looked for among all steps."""
+    asked: list[str] = []
+    original = Compute.reads
+
+    def counted(self: Compute) -> tuple[str, ...]:
+        asked.append(self.name)
+        return original(self)
+
+    work = []
+    for count in (20, 40):
+        names = [f"a{n}" for n in range(count)]
+        shapes = dict.fromkeys((*names, *(f"new{n}" for n in range(count)), "x", "all"), (6, 10))
+        buffers = {name: buffer(name, shape) for name, shape in shapes.items()}
+        made = [replace(ref("new"), buffer=f"new{n}") for n in range(count)]
+        steps = [step(f"new{n}", (f"a{n}", "x"), f"add{n}") for n in range(count)]
+        if reader:
+            steps.append(step("all", ("new0", "new1"), "last"))
+        given = Program((*names, "x"), {}, buffers, tuple(steps), tuple(made))
+        asked.clear()
+        monkeypatch.setattr(Compute, "reads", counted)
+        changed, decisions = update_in_place(given, names)
+        monkeypatch.setattr(Compute, "reads", original)
+        work.append(len(asked))
+        assert all(decision.fused for decision in decisions)
+        assert [each.buffer for each in changed.outputs] == names  # type: ignore[union-attr]
+        assert [each.writes() for each in changed.steps[:count]] == [(name,) for name in names]
+        assert not reader or changed.steps[-1].reads() == ("a0", "a1")
+        assert changed.buffers.keys() == {*names, "x", "all"}
+    assert work[1] < 2.2 * work[0], work

@@ -76,15 +76,14 @@ def plain_name(source: str) -> str:
 
 def updated_inputs(module: fx.GraphModule) -> tuple[str, ...]:
     """Return the inputs that AOTAutograd copies the first outputs into, by AOTAutograd's notes."""
-    given = [
-        (node.meta["desc"], node.name)
-        for node in module.graph.find_nodes(op="placeholder")
-        if node.meta.get("desc") is not None
-    ]
+    given: dict[Any, list[str]] = {}
+    for node in module.graph.find_nodes(op="placeholder"):
+        if node.meta.get("desc") is not None:
+            given.setdefault(node.meta["desc"], []).append(node.name)
     found: list[str] = []
     (output,) = module.graph.find_nodes(op="output")
     for note in output.meta.get("desc") or ():
-        name = [n for each, n in given if each == getattr(note, "mutated_input", None)]
+        name = given.get(getattr(note, "mutated_input", None), ())
         if len(name) != 1:
             break  # they come first
         found.append(name[0])

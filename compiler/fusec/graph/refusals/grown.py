@@ -32,7 +32,8 @@ from fusec.graph.refusals.shapes import (
 )
 
 # What is known of calls, with operands of such types and numbers.
-_grow: dict[tuple[Any, str], bool] = {}
+_Key = tuple[Any, str]
+_grow: dict[_Key, bool] = {}
 _COMPLAINS = logging.getLogger("torch._subclasses.fake_tensor")
 _LARGER = ("addr_",)  # not element by element
 
@@ -48,8 +49,9 @@ def grown_in_tracing(module: fx.GraphModule, inputs: Sequence[Any]) -> str:
         SkipFrame: It is an input.
     """
     given = dict(zip(module.graph.find_nodes(op="placeholder"), inputs, strict=False))
+    raised: set[_Key] = set()
     for node in module.graph.nodes:
-        for updated in _may_grow(node):
+        for updated in _may_grow(node, raised):
             place = _made_by(updated)
             size = traced_value(place).shape
             reason = f"{node.name} has a result of another size than its tensor"
@@ -61,7 +63,7 @@ def grown_in_tracing(module: fx.GraphModule, inputs: Sequence[Any]) -> str:
     return ""
 
 
-def _may_grow(node: fx.Node) -> list[fx.Node]:
+def _may_grow(node: fx.Node, raised: set[_Key]) -> list[fx.Node]:
     """Return the tensors that a call updates with others, if tracing may make them larger."""
     if not (node.op.startswith("call_") and node.args):
         return []
@@ -75,20 +77,23 @@ def _may_grow(node: fx.Node) -> list[fx.Node]:
     if all(each is first for each in node.all_input_nodes):
         return []
     grows = name_of(node.target) in _LARGER
-    grows = grows or (updates_pointwise(node.target) and _grows(node.target, first, rest))
+    grows = grows or (updates_pointwise(node.target) and _grows(node.target, first, rest, raised))
     return [first] if grows else []
 
 
-def _grows(target: Any, first: Any, rest: Any) -> bool:
+def _grows(target: Any, first: Any, rest: Any, raised: set[_Key]) -> bool:
     """Whether tracing gives what a call updates the size of the call's result.
 
     Args:
         target: What is called.
         first: What it updates.
         rest: Its other arguments, and those by name.
+        raised: Calls of this graph for which asking raised, as most do; those that do are added.
     """
     dtype, others = traced_value(first).dtype, tree_map(_described, rest)
     key = target, repr((dtype, others))
+    if key in raised:
+        return False
     if key not in _grow:
         mode = FakeTensorMode()
         mode.cache_enabled = False  # a result that is kept leaves what is updated as it was
@@ -98,7 +103,8 @@ def _grows(target: Any, first: Any, rest: Any) -> bool:
             try:
                 _call(target, small, *args, **kwargs)
             except Exception:
-                return False  # perhaps for the state that torch is in: it is asked again
+                raised.add(key)  # perhaps for the state that torch is in: the next graph asks again
+                return False
         _grow[key] = small.dim() != 1
     return _grow[key]
 

@@ -109,7 +109,7 @@ def test_what_is_made_again_to_compare_its_size() -> None:
 
 def asks(target: Any, *rest: Any, dtype: torch.dtype = torch.float32, **more: Any) -> bool:
     node = call_of(target, torch.ones(2, dtype=dtype), *rest, **more)
-    return grown._grows(target, node.args[0], (node.args[1:], node.kwargs))
+    return grown._grows(target, node.args[0], (node.args[1:], node.kwargs), set())
 
 
 def test_a_question_that_failed_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,3 +211,26 @@ def test_whoever_was_compiled_before(names: tuple[str, ...]) -> None:
 
         with pytest.raises(RuntimeError, match="doesn't match"):
             fusec.compile(updated)(torch.rand(size), torch.rand(2, size))
+
+
+def test_a_question_that_failed_is_asked_once_for_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An optimizer's step has the same update for each of its parameters."""
+    asked: list[object] = []
+
+    def failing(target: Any, *rest: Any, **more: Any) -> None:
+        asked.append(target)
+        raise RuntimeError
+
+    def step(xs: list[torch.Tensor], y: torch.Tensor) -> None:
+        for x in xs:
+            x.sub_(y, alpha=3)
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        for _ in range(2):  # two graphs
+            assert not grown.grown_in_tracing(module, inputs)
+        return module.forward
+
+    monkeypatch.setattr(grown, "_call", failing)
+    compiled = torch.compile(step, backend=backend)
+    compiled([torch.zeros(3) for _ in range(4)], torch.ones(3))
+    assert len(asked) == 2

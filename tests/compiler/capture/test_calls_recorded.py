@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import fusec
+from fusec.capture.fast_path.direct import applied_function
 from support.calls import (
     chain,
     is_recorded,
@@ -547,3 +548,23 @@ def test_what_is_float32_under_autocast_is_multiplied_so() -> None:
         for mine, true in zip(ours, theirs, strict=True):
             torch.testing.assert_close(mine, true, rtol=1e-4, atol=1e-4)
     assert is_recorded(compiled)
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+class _AppliedItsWay(_Doubled):
+    @classmethod
+    def apply(cls, *inputs: Any) -> Any:
+        return super().apply(*inputs)
+
+
+def test_whose_apply_a_method_is() -> None:
+    """It is one of C's from torch 2.14 on, of which only the class it is bound to tells."""
+    assert applied_function(_Doubled.apply) is _Doubled
+    assert applied_function(_AppliedItsWay.apply) is None
+    others: list[Any] = [_Doubled.mro, len, torch.ones(1).add, "".join, _Doubled(), None]
+    assert [applied_function(each) for each in others] == [None] * len(others)

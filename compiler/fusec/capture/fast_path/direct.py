@@ -9,6 +9,7 @@ nothing of this to do but what an ``Epilogue`` does, the call goes past them.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from types import CellType, FunctionType, SimpleNamespace
 from typing import Any
@@ -207,6 +208,23 @@ def wrapper_of(compiled: Any) -> Any:
     return wrapper
 
 
+def applied_function(method: Any) -> type[torch.autograd.Function] | None:
+    """Return the class of autograd's functions that a call of ``method`` applies; None if none.
+
+    Args:
+        method: ``apply`` of a class: a method of Python's up to torch 2.13, from 2.14 on of C.
+    """
+    owner = getattr(method, "__self__", None)
+    if (
+        not isinstance(owner, type)
+        or not issubclass(owner, torch.autograd.Function)
+        or method.__name__ != "apply"
+    ):
+        return None
+    own = (inspect.getattr_static(each, "apply") for each in (owner, torch.autograd.Function))
+    return owner if next(own) is next(own) else None
+
+
 def names_only(function: FunctionType, known: frozenset[str]) -> bool:
     """Whether generated code names nothing outside of what is known, but its own constants."""
     names = function.__code__.co_names
@@ -350,6 +368,7 @@ def _replay(steps: Any, base: torch.Tensor) -> torch.Tensor:
 __all__ = [
     "LOOKED_UP",
     "analyze_no_operators",
+    "applied_function",
     "cell",
     "epilogue_instead_of_wrappers",
     "keep_saved_tensors",

@@ -14,7 +14,6 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MethodType
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from fusec.call.unasked_hooks import pass_none_by_at
 from fusec.call.updates import note_updates
 from fusec.capture.fast_path.direct import (
     LOOKED_UP,
+    applied_function,
     cell,
     marks_of,
     names_only,
@@ -46,7 +46,7 @@ _WRAPPER = _COMMON | frozenset(
 _FORWARD = _COMMON
 _BACKWARD = _COMMON | frozenset(
     "saved_tensors symints opaque_objects _C _is_key_in_tls _get_obj_in_tls functools partial run "
-    "is_grad_enabled any requires_grad Tensor".split()
+    "is_grad_enabled any requires_grad Tensor copy".split()
 )
 _PLAIN_OUTPUTS = ("non_alias", "unsafe_view_alias")
 
@@ -192,10 +192,9 @@ def _plan(compiled: Any) -> AutogradPlan | None:
     wrapper = wrapper_of(compiled)
     listed = "_codegen_runtime_wrapper" in wrapper.__code__.co_freevars
     inner = cell(cell(wrapper, "_inner_compiled_fn" if listed else "compiled_fn"), "f")
-    function: Any = inner.__self__
+    function: Any = applied_function(inner)
     if (
-        not isinstance(inner, MethodType)
-        or inner.__func__ is not torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+        function is None
         or function.__mro__[1] is not torch.autograd.Function
         or not (_is_generated(wrapper, function) if listed else _is_looked_up(wrapper, function))
     ):

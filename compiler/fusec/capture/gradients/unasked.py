@@ -12,13 +12,14 @@ import operator
 import threading
 from collections.abc import Callable, Container, Iterator, Sequence, Set
 from dataclasses import dataclass
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import fx
 
 from fusec.call.unasked import Form, UnaskedGradients, form_of, without_unasked
+from fusec.capture.fast_path.direct import applied_function
 from fusec.capture.fast_path.recorded import never_traced
 from fusec.capture.gradients.result_modes import UnknownHistory, history
 
@@ -330,8 +331,8 @@ def autograd_functions(compiled: Callable[..., Any]) -> Iterator[Any]:
         if id(each) in seen:
             continue
         seen.add(id(each))
-        if isinstance(each, MethodType):
-            waiting.append(each.__self__)
+        if (applied := applied_function(each)) is not None:
+            waiting.append(applied)
         elif isinstance(each, type):
             if issubclass(each, torch.autograd.Function):
                 yield each

@@ -74,6 +74,10 @@ _SETTINGS = frozenset(
         torch.set_warn_always,
     )
 )
+# How often a tensor was updated: a functional graph updates it once, at its end.
+_VERSIONS = frozenset(
+    ("prims._tensor_version.default", "prims._unsafe_set_version_counter.default")
+)
 _INDEX_ADD = frozenset(("index_add", "index_add_", torch.index_add))
 
 
@@ -113,6 +117,8 @@ def left_to_eager(module: fx.GraphModule) -> str:
             continue
         if node.target in _SETTINGS:
             return f"{node.name} changes a setting of torch"
+        if str(node.target) in _VERSIONS:
+            return f"{node.name} asks for or sets how often a tensor was updated"
         if (places := _written(node)) and _resizes(node, places):
             return f"{node.name} gives the tensor that it writes into another size"
         if node.target is F.multilabel_margin_loss and _decomposes_margins_wrongly():

@@ -152,7 +152,7 @@ def test_the_axis_along_which_most_loads_lie_is_taken() -> None:
     other = ops.load("y", at(j, k, i), F32)
     total = ops.binary("add", ops.binary("add", one, two), ops.binary("add", three, other))
     body = Body((i, k, j), (), (Store("out", at(i, k, j), total),))
-    buffers = {n: buffer(n, (32, 32, 32)) for n in ("x", "y", "out")}
+    buffers = {n: buffer(n, (32, 32, 32)) for n in ("x", "y", "z", "out")}
     found = turned_loads(Facts(body, buffers), j)
     assert found is not None
     assert found.across is i
@@ -325,6 +325,24 @@ def test_what_lies_outside_is_not_read_for_an_edge() -> None:
     assert fill_out(plain, halves, {"out": buffer("out", (n,))}) == halves
 
 
+def test_what_another_part_reads_stays_as_it_was() -> None:
+    """``x[:31] = y[:31]`` reads the last element of x, to write it as it is."""
+    (j,) = axes(32)
+    buffers = {name: buffer(name, (32,)) for name in ("x", "y", "z", "out")}
+    last = op("ge", (index_value(Expr.of(j), I64), number(31)), torch.bool)
+    for source, whole in (("y", True), ("x", False)):
+        rest = ops.load(source, (Expr.of(j),), F32)
+        for value in (f32(0.0), ops.load("z", (Expr.of(j),), F32)):
+            body = Body((j,), (), (Store("x", at(j), ops.where(last, rest, value)),))
+            parts = split_ranges(body, {j})
+            assert lengths(parts) == [(31,), (1,)]
+            found = fill_out(body, parts, buffers)
+            assert lengths(found) == ([(32,), (1,)] if whole else [(31,), (1,)])
+    other = Store("out", at(j), ops.where(last, ops.load("x", (Expr.of(j),), F32), f32(1.0)))
+    parts = split_ranges(body := replace(body, stores=(*body.stores, other)), {j})
+    assert fill_out(body, parts, buffers) == parts
+
+
 def repeats(value: Callable[[Expr], Node], mode: str = "set", out: str = "out") -> bool:
     (i,), (r,) = axes(8), axes(4, prefix="r")
     body = Body((i,), (r,), (Store(out, at(i), value(Expr.of(i)), mode),))
@@ -345,7 +363,6 @@ def test_what_may_be_computed_where_nobody_wants_it() -> None:
     assert repeats(x)
     assert repeats(lambda i: ops.binary("truediv", x(i), x(i)))
     assert not repeats(x, mode="add")
-    assert not repeats(x, out="x")
     assert not repeats(lambda i: reduce("sum", ops.load("x", at(r), F32), (r,), F32))
     assert not repeats(lambda i: scan("sum", ops.load("x", at(r), F32), r, F32))
     assert not repeats(lambda i: op("floordiv", (n(i), n(i)), I64))

@@ -93,6 +93,10 @@ def fill_out(body: Body, parts: Sequence[Body], buffers: Mapping[str, Buffer]) -
     axis = Symbol(own.name, "axis", whole)
     places = {own: Expr.of(axis) - begin}
     wide = main.moved((*main.axes[:-1], axis), main.reduce_axes, places)
+    # Parts that come after it read what was there before: an update of a slice keeps the rest so.
+    written = {store.buffer for store in wide.stores}
+    if any(load.buffer in written for part in parts for load in part.loads()):
+        return list(parts)
     if not _may_repeat(wide, buffers):
         return list(parts)
     return [wide, *parts[:which], *parts[which + 1 :]]
@@ -101,11 +105,10 @@ def fill_out(body: Body, parts: Sequence[Body], buffers: Mapping[str, Buffer]) -
 def _may_repeat(body: Body, buffers: Mapping[str, Buffer]) -> bool:
     """Whether points may be computed that are none of the result's: they harm nobody.
 
-    All that is read lies in its buffer, nothing that is read is written, and no operation stops
-    the program, as an integer's division by zero does.
+    All that is read lies in its buffer, and no operation stops the program, as an integer's
+    division by zero does.
     """
-    read = {load.buffer for load in body.loads()}
-    if any(store.mode != "set" or store.buffer in read for store in body.stores):
+    if any(store.mode != "set" for store in body.stores):
         return False
     for node in body.nodes():
         if isinstance(node, Scan | Reduce):

@@ -17,6 +17,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from fusec.build.queue import BuildQueue
 from fusec.capture.background import EarlyValue
+from fusec.capture.dynamo.unread_texts import unread_texts
 from fusec.capture.eager_reasons import strict
 from fusec.capture.fast_path.direct import (
     epilogue_instead_of_wrappers,
@@ -150,7 +151,8 @@ class GraphCompiler:
         changes: dict[str, Any] = {"backward_pass_autocast": "off"}
         if hasattr(functorch_config, _ASK_FOR_BOTH):
             changes[_ASK_FOR_BOTH] = True  # what becomes of it is up to ``_backward_compiler``
-        with functorch_config.patch(changes), looking_for_numbers(self.graph.eager):
+        numbers = looking_for_numbers(self.graph.eager)
+        with functorch_config.patch(changes), numbers, unread_texts():
             compiled = aot_module_simplified(
                 module,
                 inputs,

@@ -9,11 +9,17 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+# Operators whose first tensor is a table; what else they are given is read whole.
+LOOKUPS = frozenset(
+    "embedding _embedding_bag _embedding_bag_forward_only gather index index_select "
+    "nll_loss_forward nll_loss2d_forward searchsorted take _unsafe_index".split()
+)
+
 
 class EagerTraffic(TorchDispatchMode):
     """Counts the bytes that operators move while it is on; views move none.
 
-    What an operator looks up in a table is at most as large as what it yields.
+    Of a table in which an operator looks things up (``LOOKUPS``) it reads no more than it yields.
 
     Attributes:
         bytes: Read and written so far.
@@ -42,10 +48,16 @@ class EagerTraffic(TorchDispatchMode):
             return result  # a view
         written = made if changes else fresh
         most = sum(_size(tensor) for tensor in written)
-        looks_up = any(tensor.dtype in (torch.int64, torch.int32) for tensor in given)
         read = [_size(tensor) for tensor in given]
-        self.bytes += most + sum(min(size, most) if looks_up else size for size in read)
+        if read and _name(func) in LOOKUPS:
+            read[0] = min(read[0], most)
+        self.bytes += most + sum(read)
         return result
+
+
+def _name(func: Callable[..., Any]) -> str:
+    """Return an operator's name without its overload: ``index_select``."""
+    return str(getattr(func, "overloadpacket", func)).rpartition(".")[2]
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:

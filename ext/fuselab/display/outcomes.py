@@ -326,7 +326,9 @@ class Edits(tuple["Edit", ...]):
     @property
     def table(self) -> Table:
         """A row each: its place, when it was tried, what became of it and why."""
-        rows = [(f"[{i}]", e.date, e.state, _reason(e)) for i, e in enumerate(self)]
+        # a date stays in one line, however narrow the column
+        dates = [e.date.replace(" ", "\N{NO-BREAK SPACE}") for e in self]
+        rows = [(f"[{i}]", dates[i], e.state, _reason(e)) for i, e in enumerate(self)]
         known = f"fuselab.edits({self.name!r})"
         more = f"{known}[-1].text is the latest text; fuselab.edit({self.name!r}, text) tries one"
         return Table(

@@ -198,3 +198,12 @@ def test_what_is_right_but_untimed_passes() -> None:
     verdict = judge(task, cheats.cpp(cheats.LOOP), timed=False)
     assert verdict.ok
     assert verdict.score == 1.0
+
+
+def test_a_wrong_call_is_one_that_can_be_read() -> None:
+    calls: list[list[object]] = [[list(range(100))], [list(range(60))], [[1, 2, 3]], [[4, 5, 6, 7]]]
+    found = first_wrong("total", calls, [0, 0, 0, 0], sum)
+    assert found == "total([1, 2, 3]) gives 0, which is not right"
+    right = [sum(range(100)), 0, 6, 22]
+    assert "total([0, 1, 2" in first_wrong("total", calls, right, sum)
+    assert first_wrong("total", calls[2:], [0, 0], sum).startswith("total([1, 2, 3])"), "the first"

@@ -22,7 +22,8 @@ _BRANCH = r"generic_jump|Data-dependent branching|dynamic control flow"
 _NUMBER = r"Tensor\.item\(\)|scalar_outputs|_local_scalar_dense"
 _LIST = r"tolist"
 _SIZE = r"Dynamic shape operator|output shape depends on input Tensor data"
-_OF_VALUES = (_BRANCH, _NUMBER, _LIST, _SIZE)
+_COUNTS = rf"(?:{_SIZE})(?s:.*)bincount"
+_OF_VALUES = (_BRANCH, _NUMBER, _LIST, _SIZE, _COUNTS)
 # Breaks that are for a reader alone.
 _PRINT = r"builtin operator `print`"
 _LOG = r"logging\.Logger method|builtin `_warnings\.warn`"
@@ -78,6 +79,11 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "a message is logged in between",
         "log before the tensor code or after it; loggers may be ignored by"
         " torch._dynamo.config.ignore_logging_functions.add(...)",
+    ),
+    (
+        _COUNTS,
+        "the size of what bincount returns depends on data",
+        "torch.zeros(n).index_add(0, index, torch.ones(len(index))) has a size that is known",
     ),
     (
         _SIZE,

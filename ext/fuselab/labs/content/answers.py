@@ -8,6 +8,8 @@ from typing import Any
 
 from fuselab.judge.calls import call_text, short
 
+READABLE = 160  # letters of a call: of what is longer, the shortest is shown
+
 
 def same(one: Any, other: Any) -> bool:
     """Whether two values that JSON can hold are equal, numbers within rounding."""
@@ -32,7 +34,9 @@ def first_wrong(
 ) -> str:
     """Return in words which result is wrong first; empty if none is.
 
-    It does not say what would be right: that is the student's to find.
+    Where that call takes more than a line or two to write, it is the shortest of those that are
+    wrong: what is read should be tried again by hand. It does not say what would be right: that is
+    the student's to find.
 
     Args:
         name: The function's.
@@ -42,19 +46,27 @@ def first_wrong(
         why: Given a call's arguments and its result, says what to look at, or nothing; optional.
         text_of: Writes a call.
     """
+    found: tuple[str, list[Any], Any, Any] | None = None
     for call, result in zip(calls, results, strict=True):
         wanted = right(*call)
         if same(result, wanted):
             continue
-        text = f"{text_of(name, call)} gives {short(result)}, which is not right"
-        if isinstance(wanted, list) and isinstance(result, list) and len(wanted) == len(result):
-            places = [n for n in range(len(wanted)) if not same(result[n], wanted[n])]
-            text += f" (see value {places[0] + 1} of {len(wanted)})"
-        elif _kind(wanted) != _kind(result):
-            text += f": {_kind(wanted)} is asked for"
-        more = why(*call, result) if why else ""
-        return text + (f"; {more}" if more else "")
-    return ""
+        text = text_of(name, call)
+        if found is None or len(text) < len(found[0]):
+            found = text, call, result, wanted
+        if len(found[0]) <= READABLE:
+            break
+    if found is None:
+        return ""
+    text, call, result, wanted = found
+    text += f" gives {short(result)}, which is not right"
+    if isinstance(wanted, list) and isinstance(result, list) and len(wanted) == len(result):
+        places = [n for n in range(len(wanted)) if not same(result[n], wanted[n])]
+        text += f" (see value {places[0] + 1} of {len(wanted)})"
+    elif _kind(wanted) != _kind(result):
+        text += f": {_kind(wanted)} is asked for"
+    more = why(*call, result) if why else ""
+    return text + (f"; {more}" if more else "")
 
 
 def _kind(value: object) -> str:

@@ -42,6 +42,11 @@ def keep_empty_body(lines: Sequence[str]) -> list[str]:
     return list(lines)
 
 
+# IPython leaves out what has side effects where it asks whether a cell is complete: in a terminal
+# the first line of a cell would be, with an empty body, and run before anything could be typed.
+keep_empty_body.has_side_effects = True  # type: ignore[attr-defined]
+
+
 def hint(message: str, known: Sequence[str]) -> str:
     """Say what may have been meant by a magic that there is not; empty for none of ours.
 

@@ -48,6 +48,17 @@ def test_only_cell_magics_of_ours_without_a_body_are_changed() -> None:
         assert keep_empty_body(lines) == lines
 
 
+@pytest.mark.parametrize(
+    "first",
+    ["%%fuse --name soft", "%%kernel soft", "%%predict", "%%predict --kernels 1", "%%task t"],
+)
+def test_a_terminal_waits_for_the_body_below_the_first_line(shell, first: str) -> None:
+    assert shell.check_complete(first)[0] == "incomplete"
+    assert shell.check_complete(f"{first}\ny = x * 2")[0] == "incomplete"
+    with pytest.raises(UsageError, match=r"no code below|no text below|there is no"):
+        run(shell, first)  # as a notebook runs it
+
+
 def test_the_shell_prints_the_hint_after_the_error(shell, capsys) -> None:
     with pytest.raises(UsageError):
         run(shell, "%fuse_explain")

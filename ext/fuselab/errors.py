@@ -51,7 +51,10 @@ class UnknownName(FuselabError, KeyError):
         more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
         hint = f"{has}: {', '.join(names[:_MOST])}{more}" if names else nothing
         similar = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-        if similar and cell != name:
+        ends = [each for each in names if name and each.endswith(f".{name}")]
+        if ends:  # a task without its lab
+            hint = f"did you mean {' or '.join(ends)}?"
+        elif similar and cell != name:
             hint = f"did you mean {similar[0]}?" + (f" {hint}" if len(names) > 1 else "")
         elif whole := difflib.get_close_matches(name, list(cells), n=1, cutoff=0.6):
             hint = f"did you mean the cell {whole[0]}? %fuse_kernels {whole[0]} lists its {what}s"

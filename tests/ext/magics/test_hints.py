@@ -107,3 +107,11 @@ def test_help_fits_a_terminal(shell) -> None:
         if len(line) > 79 and not line.startswith("  -")  # argparse's own column
     ]
     assert wide == []
+
+
+def test_a_task_without_its_lab_is_found_in_each(shell) -> None:
+    with pytest.raises(UsageError) as raised:
+        run(shell, "%hint softmax")
+    said = str(raised.value)
+    assert "did you mean lab01.softmax or lab08.softmax?" in said
+    assert "there are" not in said

@@ -13,7 +13,7 @@ from torch._guards import TracingContext
 
 from fusec.call import native
 from fusec.capture import aot, cache_artifacts
-from fusec.capture.dynamo import quiet_dynamo, whole_calls
+from fusec.capture.dynamo import parameter_guards, quiet_dynamo, whole_calls
 from fusec.capture.dynamo.device_guard import keep_device_guard
 from fusec.capture.dynamo.own_tracing import own_tracing
 from fusec.capture.dynamo.said_once import install as install_said_once
@@ -57,6 +57,7 @@ quiet_dynamo.install()
 install_said_once()
 whole_calls.install()  # before anything is captured: this module is what names the backend
 keep_device_guard()
+parameter_guards.install()
 
 
 class Backend:

@@ -27,6 +27,7 @@ from fusec.lower.pooling.forward import (
     window_loop,
     zeros,
 )
+from fusec.lower.pooling.stages import goes_by_stages, sum_by_stages
 from fusec.lower.reductions.rules import emit_rows
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.scatter.steps import combining_dtype, fill, finished, update
@@ -144,6 +145,13 @@ def adaptive_avg_pool_backward(
 ) -> TensorValue:
     """Return the gradient of averages of shares."""
     windows = [] if is_empty(grad.shape, x.shape) else adaptive(lowering, x.shape, grad.shape)
+    covering = [each.covering() for each in windows]
+    if goes_by_stages(lowering, covering) and grad.dtype.is_floating_point:
+
+        def share(value: Node, dim: int, place: Expr) -> Node:
+            return sharing([windows[dim]])(value, (place,))
+
+        return sum_by_stages(lowering, grad, covering, range(len(windows))[::-1], share)
     return _shared(lowering, grad, windows, sharing(windows))
 
 

@@ -24,6 +24,7 @@ from fusec.lower.movement.windows import (
     lengths,
     position,
 )
+from fusec.lower.pooling.stages import goes_by_stages, sum_by_stages
 from fusec.lower.reductions.rules import ReductionLoop, emit_rows
 from fusec.lower.registry import Lowering, aten, register
 from fusec.lower.values import Index, NotLowered, Shape, TensorValue
@@ -282,8 +283,10 @@ def _average(
         raise NotLowered(f"the average of {x.dtype}")
     if is_empty(shape):
         return zeros(lowering)
-    loop, within = window_loop(shape, windows)
     n = len(windows)
+    if goes_by_stages(lowering, windows):
+        return sum_by_stages(lowering, x, windows, range(n), finish=divide)
+    loop, within = window_loop(shape, windows)
     outer, index = loop.kept_index[:-n], loop.kept_index[-n:]
 
     def element(t: Index) -> tuple[Node | None, Node]:

@@ -10,6 +10,7 @@ from fusec.ir import ops
 from fusec.ir.index import Expr
 from fusec.ir.node import Node
 from fusec.lower.dimensions import normalize_dims
+from fusec.lower.reductions.channels_inside import group_norm_of_channels, has_channels_inside
 from fusec.lower.reductions.rules import (
     centered_moments,
     divide_by_count,
@@ -110,6 +111,8 @@ def native_group_norm(
     """Return the input normalized over groups of channels, the means, and the scales."""
     batch, channels = x.shape[0], x.shape[1]
     each = channels // groups
+    if has_channels_inside(lowering, x):
+        return group_norm_of_channels(lowering, x, weight, bias, groups, eps)
     grouped = (batch, Expr.of(groups), each, *x.shape[2:])
     loop = reduction_loop(grouped, tuple(range(2, len(grouped))), False)
     sample, group, member, *place = loop.full_index

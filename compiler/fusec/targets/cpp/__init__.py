@@ -14,8 +14,8 @@ side by side; long rows in parts; scatters. What they share:
 - ``split_ranges.py`` splits loops where a condition changes; ``nontemporal.py`` writes past the
   caches what is larger than they are and quickly computed; tiles are turned over where memory
   disagrees about the fastest axis.
-- ``vector/moderate_angles.py`` gives a block a quick form where its angles are moderate;
-  ``vector/interleave.py`` has costly loops take four vectors side by side;
+- ``vector/moderate_angles.py`` gives a block a quick form where its angles or quotients are
+  moderate; ``vector/interleave.py`` has costly loops take four vectors side by side;
   ``loops/running_sums.py`` adds up running sums by vectors.
 
 ``plan/`` decides, with every heuristic in ``plan/choices.py``; ``fusec/toolchain`` builds.

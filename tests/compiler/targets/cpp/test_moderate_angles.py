@@ -1,9 +1,10 @@
-"""Sines and cosines in C++ kernels, whose blocks have a quick form for moderate angles."""
+"""Sines, cosines and remainders in C++ kernels, whose blocks have a quick form where moderate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -70,3 +71,70 @@ def test_where_it_does_not_pay_there_is_one_form() -> None:
     agree(torch.sin, torch.randn(300), quick=False)  # over before a block would pay
     agree(lambda x: torch.sin(torch.exp(torch.tanh(x))), torch.randn(30_000), quick=False)
     agree(torch.sin, torch.randn(30_000).double(), quick=False)
+
+
+# -- remainders ------------------------------------------------------------------------------------
+
+
+def exact_rest(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return C's remainder; ATen's own is NaN where the quotient is huge."""
+    with np.errstate(all="ignore"):
+        return torch.from_numpy(np.fmod(x.numpy(), y.numpy()))
+
+
+def exact_modulo(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return Python's remainder, on the side of zero that y is on."""
+    rest = exact_rest(x, y)
+    return torch.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+
+
+def quotients(dtype: torch.dtype, far: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return dividends and divisors: near multiples, special ones, and of any exponent if far."""
+    generator = torch.Generator().manual_seed(5)
+    count = 1 << 16
+    y = torch.randn(count, dtype=dtype, generator=generator)
+    whole = torch.randint(-(1 << 20), 1 << 20, (count,), generator=generator).to(dtype)
+    x = whole * y
+    x[::2] = torch.nextafter(x[::2], torch.zeros(()).to(dtype))
+    x[1::4] = torch.nextafter(x[1::4], torch.full((), float("inf"), dtype=dtype))
+    if not far:
+        return x, y
+    bits = torch.int32 if dtype == torch.float32 else torch.int64
+    limits = torch.iinfo(bits)
+    for each in (x, y):
+        any_number = torch.randint(limits.min, limits.max, (count // 4,), generator=generator)
+        each[: count // 4] = any_number.to(bits).view(dtype)
+        special = torch.tensor([0.0, -0.0, 1.0, -3.5, 1e-45, 2**22, float("inf"), float("nan")])
+        pairs = torch.cartesian_prod(special, special).to(dtype).unbind(1)
+        each[-64:] = pairs[0 if each is x else 1]
+    return x, y
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("far", [False, True])
+def test_remainders_are_exact(dtype: torch.dtype, far: bool) -> None:
+    x, y = quotients(dtype, far)
+    for function, exact in ((torch.fmod, exact_rest), (torch.remainder, exact_modulo)):
+        for short in (False, True):  # rows too short for blocks have one form, for all
+            torch._dynamo.reset()
+            compiled = fusec.compile(function)
+            a, b = (t.view(-1, 64)[:, 1:] if short else t for t in (x, y))
+            got, want = compiled(a, b), exact(a, b)
+            torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+            assert torch.equal(got.signbit() & ~got.isnan(), want.signbit() & ~want.isnan())
+            ((_, kernel),) = compiled.kernels.items()
+            if dtype == torch.float32:
+                assert ("fx_is_far_quotient" in kernel.source) is not short
+
+
+def test_whole_quotients_and_halves() -> None:
+    x, y = torch.randn(100, 300) * 50, torch.randn(300)
+    y[7], y[8] = 0.0, float("inf")
+    for function in (torch.floor_divide, torch.remainder, torch.fmod):
+        for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+            if dtype.itemsize == 2 and function is torch.floor_divide:
+                continue  # eager rounds every step of it to a half
+            torch._dynamo.reset()
+            a, b = x.to(dtype), y.to(dtype)
+            got, want = fusec.compile(function)(a, b), function(a, b)
+            torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)

@@ -49,6 +49,11 @@ CELLS: dict[str, Case] = {
     "staging": (lambda x: x * 2, torch.randn(64, 512).half(), "_f32["),
     "interleave": (lambda x: x.exp(), torch.randn(64, 512), "marks["),
     "split_ranges": (lambda x: F.pad(x, (300, 0)), torch.randn(99, 512), "for (int64_t"),
+    "split_axes": (
+        lambda x: x.view(3, 4, 16, 16).permute(1, 0, 2, 3).reshape(4, 768) * 2,
+        torch.randn(3, 1024),
+        "for (int64_t",
+    ),
     "tiles": (lambda x: x.t().contiguous(), torch.randn(99, 64), "turn_over"),
     "tables": (
         lambda x: x * torch.arange(99).float().exp(),
@@ -105,6 +110,43 @@ def test_rows_of_few_tiles_of_columns_are_shared_out() -> None:
     kernel = one_kernel(lambda x: x.sum(0), torch.randn(1000, 2 * choices.COLUMNS + 9))
     assert "PIECES" in code(kernel)
     assert "3 tiles would not keep threads busy" in kernel.generated.plan
+
+
+def test_bags_of_embeddings_are_summed_along_what_lies_side_by_side() -> None:
+    """An index that is read once a row outweighs no row of what it finds."""
+    index, table = torch.randint(0, 300, (40, 16)), torch.randn(300, 128)
+    kernel = one_kernel(lambda i: torch.nn.functional.embedding(i, table).sum(1), index)
+    assert "kind: columns" in kernel.generated.plan
+
+
+def test_places_that_every_row_looks_up_are_checked_once() -> None:
+    x, places = torch.randn(64, 200), torch.randint(0, 200, (100,))
+    kernel = one_kernel(lambda x: x.index_select(1, places) + 1, x)
+    assert "_table[" in code(kernel)
+    torch._dynamo.reset()
+    compiled = fusec.compile(lambda x, i: x[:, i] + 1)
+    places[50] = 200
+    with pytest.raises(IndexError):
+        compiled(x, places)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sums_of_halves_convert_each_element_once(dtype: torch.dtype) -> None:
+    x = torch.randn(64, 512).to(dtype)
+    for dims in (-1, 0, None):
+        kernel = one_kernel(lambda x, dims=dims: x.sum(dims), x)
+        loops = code(kernel).partition("sum[")[0]
+        assert "fx_to_f16(" not in loops
+        assert "fx_to_bf16(" not in loops
+
+
+@pytest.mark.parametrize("size", [1 << 18, (1 << 18) + 64, (1 << 18) + 1, 131_072 + 192])
+def test_pieces_are_cut_between_lines(size: int) -> None:
+    x = torch.rand(size)
+    kernel = one_kernel(lambda x: x.sum(), x)
+    assert ("* LINE" in code(kernel)) is (size % 64 == 0)
+    for cell in (torch.argmax, torch.amin):
+        one_kernel(cell, x)
 
 
 def code(kernel: Any) -> str:

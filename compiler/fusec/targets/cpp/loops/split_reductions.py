@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from fusec.targets.cpp.dtypes import C_TYPES
 from fusec.targets.cpp.loops.rows import RowWriter
+from fusec.targets.cpp.memory.prefetch import declare_line
 from fusec.targets.cpp.plan.loop_plan import Rows, Sharing
 from fusec.targets.cpp.text.loop_heads import head, shared_loops
 from fusec.targets.cpp.text.reductions import Accumulator, accumulator, merge, start
@@ -78,7 +79,13 @@ def _write_piece(
     extent = kernel.extent(axis)
     length, begin = scope.name("length"), scope.name(f"{axis.name}_begin")
     end = scope.name(f"{axis.name}_stop")
-    writer.line(f"const int64_t {length} = ({extent} + {pieces} - 1) / {pieces};")
+    loop = rows.loops[number]
+    if loop.axis is axis and loop.even and loop.blocks:
+        line = declare_line(kernel, loop.line)
+        each = f"({extent} / {line} + {pieces} - 1) / {pieces} * {line}"
+    else:
+        each = f"({extent} + {pieces} - 1) / {pieces}"
+    writer.line(f"const int64_t {length} = {each};")
     writer.line(f"const int64_t {begin} = {piece} * {length};")
     writer.line(f"const int64_t {end} = {kernel.at_most(f'{begin} + {length}', extent)};")
     own = []

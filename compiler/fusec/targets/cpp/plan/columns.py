@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from math import prod
 
 import torch
 
@@ -37,14 +38,18 @@ def column_axis(facts: Facts, *, forced: bool) -> Symbol | None:
         offset = buffer.offset(load.index)
         for axis in (*facts.body.axes, last):
             if offset.is_affine_in(axis) and offset.coefficient(axis) == 1:
-                count = len(facts.free[load])
-                votes[axis] = votes.get(axis, 0) + count * buffer.dtype.itemsize
+                # an index that is found once a row weighs little beside what it finds
+                sizes = (extent(each) for each in facts.free[load])
+                times = prod(size or choices.UNKNOWN_EXTENT for size in sizes)
+                votes[axis] = votes.get(axis, 0) + times * buffer.dtype.itemsize
     own = votes.pop(last, 0)
     if not votes:
         return None
     best = max(votes, key=lambda axis: votes[axis])
     beside = all(best in facts.free[n] for n in facts.nodes if isinstance(n, Reduce | Scan))
-    return best if beside and (forced or votes[best] > own) else None
+    width = extent(best)
+    fills = not own or width is None or width >= choices.LEAST_COLUMNS
+    return best if beside and (forced or (votes[best] > own and fills)) else None
 
 
 def plan_columns(facts: Facts, column: Symbol) -> Columns:

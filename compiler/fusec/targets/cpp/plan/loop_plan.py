@@ -63,7 +63,7 @@ class InnerLoop:
         requests: What it asks the memory for.
         staging: What goes through arrays: of a block, or of all of a short row.
         marks: The type of the marks that make it take four vectors side by side; or empty.
-        angles: Arguments of sines that have a quick form where they are moderate.
+        angles: Arguments of functions that have a quick form where they are moderate.
         deinterleaved: Rows that it reads with a step of two, put apart before it.
         scalar: Whether it takes one element at a time.
         sharing: How threads share it, where it is the only loop.
@@ -79,7 +79,7 @@ class InnerLoop:
     requests: tuple[Request, ...] = ()
     staging: Staging = field(default_factory=Staging)
     marks: str = ""
-    angles: tuple[Node, ...] = ()
+    angles: tuple[tuple[Node, ...], ...] = ()
     deinterleaved: tuple[Deinterleaved, ...] = ()
     scalar: bool = False
     sharing: Sharing | None = None

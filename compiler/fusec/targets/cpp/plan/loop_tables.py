@@ -28,7 +28,10 @@ def tabled_nodes(facts: Facts) -> list[Node]:
         return []
     own = [node for node in facts.nodes if facts.free[node] == {last}]
     converted = sum(isinstance(node, Cast) and _is_position(node) for node in own)
-    if cost(own) + converted * choices.CONVERSION_COST < choices.TABLE_COST:
+    checks = sum(is_check(node) for node in own)
+    extra = converted * choices.CONVERSION_COST + checks * choices.CHECK_COST
+    extra += choices.DIVISION_COST * sum(_divides(node) for node in own)
+    if cost(own) + extra < choices.TABLE_COST:
         return []
     inside = set(own)
     stored = {store.value for store in facts.body.stores}
@@ -40,6 +43,13 @@ def tabled_nodes(facts: Facts) -> list[Node]:
     ]
     room = choices.SCRATCH_BYTES - sum(size * node.dtype.itemsize for node in kept)
     return kept if room >= 0 and all(node.dtype in C_TYPES for node in kept) else []
+
+
+def _divides(node: Node) -> bool:
+    """Whether a value is a position that is found by division."""
+    return isinstance(node, IndexValue) and not all(
+        isinstance(atom, Symbol) for atom in node.expr.atoms()
+    )
 
 
 def _is_position(node: Cast) -> bool:

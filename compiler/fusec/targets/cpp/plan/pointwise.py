@@ -19,6 +19,7 @@ from fusec.targets.cpp.plan.loop_tables import tabled_nodes
 from fusec.targets.cpp.plan.moderate_angles import angles
 from fusec.targets.cpp.plan.prefetch import Request, pointwise_requests, tile_requests
 from fusec.targets.cpp.plan.row_reuse import Repeated, repeated_rows
+from fusec.targets.cpp.plan.split_axes import split_last_axis
 from fusec.targets.cpp.plan.split_ranges import fill_out, split_ranges
 from fusec.targets.cpp.plan.staging import Staging, staged, staged_row
 from fusec.targets.cpp.plan.threads import plan_sharing
@@ -31,7 +32,19 @@ def plan_pointwise(facts: Facts) -> Pointwise:
     parts = [facts.body]
     if facts.body.axes and facts.allows("split_ranges"):
         parts = split_ranges(facts.body, facts.body.axes[:-1])
-    return Pointwise(tuple(_nest(facts.part(without_unit_axes(body))) for body in parts))
+    return Pointwise(tuple(_nest(_as_several(facts, without_unit_axes(body))) for body in parts))
+
+
+def _as_several(facts: Facts, body: Body) -> Facts:
+    """Return what decisions about a body go by, its last axis several where it is."""
+    part = facts.part(body)
+    several = split_last_axis(part) if facts.allows("split_axes") else None
+    if several is None:
+        return part
+    lengths = " x ".join(str(extent(axis)) for axis in several.axes[len(body.axes) - 1 :])
+    reason = f"places along {body.axes[-1].name} are found by division"
+    facts.note("split_axes", lengths, reason)
+    return facts.part(several)
 
 
 def _nest(facts: Facts) -> Nest:
@@ -147,7 +160,7 @@ def plan_inner(
             facts.note("deinterleave", "yes", "windows move by two along contiguous rows")
     if in_blocks(axis, inside):
         staging = staged(facts, axis, inside, body.stores)
-        quick: list[Node] = []
+        quick: list[tuple[Node, ...]] = []
         if (turned or not known) and facts.allows("moderate_angles"):
             quick = angles(facts, axis, inside, there)
         marks = "" if gathers or not facts.allows("interleave") else mark_type(inside)
@@ -177,7 +190,7 @@ def note_loop(facts: Facts, loop: InnerLoop) -> None:
     if loop.marks:
         facts.note("interleave", "four vectors", "each waits long for its own last step")
     if loop.angles:
-        facts.note("moderate_angles", "two forms", "of sines, by the block's largest angle")
+        facts.note("moderate_angles", "two forms", "by the block's largest angle or quotient")
 
 
 def _note_staging(facts: Facts, staging: Staging) -> None:

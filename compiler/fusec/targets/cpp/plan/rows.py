@@ -134,12 +134,13 @@ def _pass(
         number: Which.
         requests: What each asks the memory for.
         asks_more: Whether this one asks for the next row as well.
-        cut: The axis of which only a part is run over, of any length.
+        cut: The axis of which only a part is run over.
     """
     step, axis = steps.passes[number], facts.body.reduce_axes[-1]
     chunk = _chunk(step.reductions, axis)
     earlier = {node for node in steps.kept if steps.first[node] < number}
-    loop = InnerLoop(axis, even=is_even(axis) and cut is None, requests=requests.get(number, ()))
+    # pieces of an axis of whole lines are cut between lines
+    loop = InnerLoop(axis, even=is_even(axis), requests=requests.get(number, ()))
     if not step.loops:
         return RowPass(step, loop)
     if any(isinstance(node, Scan) and node not in earlier for node in step.inside):

@@ -33,7 +33,7 @@ from fusec.targets.cpp.dtypes import C_TYPES, literal
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, may_be_empty
 from fusec.targets.cpp.plan.loop_plan import LoopConstant
-from fusec.targets.cpp.plan.moderate_angles import MODERATE_FORMS
+from fusec.targets.cpp.plan.moderate_angles import has_moderate_form
 from fusec.targets.cpp.text.expressions import (
     LAZY,
     cast_expression,
@@ -136,7 +136,7 @@ class Scope:
         self.staged: dict[Store, str] = dict(outer.staged) if outer else {}
         # the same as they are
         self.streamed: dict[Store, str] = dict(outer.streamed) if outer else {}
-        # what says, where the text is compiled, that arguments of MODERATE_FORMS are moderate
+        # what says, where the text is compiled, that arguments are moderate: angles, quotients
         self.moderate: str = outer.moderate if outer else ""
 
     def offset(self, axis: Symbol, begin: str) -> str:
@@ -337,11 +337,12 @@ class Scope:
         if isinstance(node, Cast):
             return cast_node(node, self.values[node.args[0]], kernel.use)
         assert isinstance(node, Op), node
-        if self.moderate and node.name in MODERATE_FORMS and node.dtype == torch.float32:
-            argument = self.values[node.args[0]]
-            kernel.use(f"moderate_{node.name}.f32")
-            text = f"fx_moderate_{node.name}({argument.text}, {self.moderate})"
-            return Expression(text, ATOM, argument.reads)
+        if self.moderate and has_moderate_form(node):
+            arguments = [self.values[arg] for arg in node.args]
+            kernel.use(f"moderate_{node.name}.f{node.dtype.itemsize * 8}")
+            texts = ", ".join(argument.text for argument in arguments)
+            reads = any(argument.reads for argument in arguments)
+            return Expression(f"fx_moderate_{node.name}({texts}, {self.moderate})", ATOM, reads)
         return op_expression(node, tuple(self.values[arg] for arg in node.args), kernel.use)
 
     def _load(self, node: Load) -> Expression:

@@ -18,7 +18,7 @@ def both_forms(
     writer: Writer,
     axis: Symbol,
     span: tuple[str, str],
-    arguments: Sequence[Node],
+    arguments: Sequence[tuple[Node, ...]],
     bind: Callable[[Scope], None],
 ) -> Iterator[Scope]:
     """Open what a block's loop is written into; yields the scope for it.
@@ -28,19 +28,23 @@ def both_forms(
         writer: Likewise.
         axis: What the loop runs along.
         span: The first and the last + 1 position of the block.
-        arguments: From the plan.
+        arguments: Of each function that has two forms, from the plan.
         bind: Makes what was converted for the block known inside a loop over it.
     """
     kernel = scope.kernel
-    kernel.use("is_far.f32")
     far, lanes, moderate = scope.name("far"), scope.name("lanes"), scope.name("moderate")
     writer.line(f"int {far} = 0;")
     writer.directive(f"omp simd reduction(| : {far})")
     look = Scope(kernel, scope)
     with writer.block(head(look, axis, *span)):
         bind(look)
-        look.compute(kernel.closure(list(arguments), {*look.values}), writer, named=arguments)
-        tests = [f"fx_is_far({look.values[node].text})" for node in arguments]
+        wanted = list(dict.fromkeys(node for args in arguments for node in args))
+        look.compute(kernel.closure(wanted, {*look.values}), writer, named=wanted)
+        tests = []
+        for args in arguments:
+            helper = "is_far" if len(args) == 1 else "is_far_quotient"
+            kernel.use(f"{helper}.f{args[0].dtype.itemsize * 8}")
+            tests.append(f"fx_{helper}({', '.join(look.values[node].text for node in args)})")
         writer.line(f"{far} |= {' | '.join(tests)};")
     inner = Scope(kernel, scope)
     inner.moderate = moderate

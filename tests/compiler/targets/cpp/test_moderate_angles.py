@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import fusec
+from fusec.targets.cpp.plan import choices
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -70,7 +72,30 @@ def test_not_contiguous() -> None:
 def test_where_it_does_not_pay_there_is_one_form() -> None:
     agree(torch.sin, torch.randn(300), quick=False)  # over before a block would pay
     agree(lambda x: torch.sin(torch.exp(torch.tanh(x))), torch.randn(30_000), quick=False)
-    agree(torch.sin, torch.randn(30_000).double(), quick=False)
+
+
+def test_angles_in_double() -> None:
+    """As near as the C library: a unit of the last place of eager's, at multiples of pi as well."""
+    if not choices.has_fma():
+        pytest.skip("a product is rounded here")
+    generator = torch.Generator().manual_seed(3)
+    count = 40_000
+    turns = torch.randint(-600_000, 600_000, (count,), generator=generator).double()
+    normal = torch.randn(count, dtype=torch.float64, generator=generator)
+    small = 2.0 ** -torch.randint(0, 1070, (count,), generator=generator).double()
+    special = torch.tensor([0.0, -0.0, float("inf"), float("nan"), 1e300, 2.0**20]).double()
+    for x in (normal, normal * 1e5, turns * (math.pi / 2), small, special.repeat(7000)):
+        for function in (torch.sin, torch.cos):
+            torch._dynamo.reset()
+            compiled = fusec.compile(function)
+            got, want = compiled(x), function(x)
+            (kernel,) = compiled.kernels.values()
+            assert "fx_moderate_" in kernel.source
+            unit = torch.nextafter(want.abs(), torch.full_like(want, float("inf"))) - want.abs()
+            wrong = (got - want).abs() > unit
+            assert not (wrong & ~want.isnan()).any()
+            assert torch.equal(got.isnan(), want.isnan())
+            assert torch.equal(got.signbit() & ~got.isnan(), want.signbit() & ~want.isnan())
 
 
 # -- remainders ------------------------------------------------------------------------------------

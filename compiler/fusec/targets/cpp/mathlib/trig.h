@@ -177,6 +177,88 @@ FX_INLINE double fx_cos(double x) { return __builtin_cos(x); }
 //@ method: C library
 FX_INLINE double fx_tan(double x) { return __builtin_tan(x); }
 
+//@ name: _trig_reduce_moderate.f64
+//@ needs: _bits.f64
+//@ method: r + rest in [-pi/4, pi/4] for |x| < 2^20: pi/2 in three parts, the first product exact
+FX_INLINE double fx_trig_reduce_moderate(double x, double& rest, uint64_t& n)
+{
+    double shifted = __builtin_fma(x, 0x1.45f306dc9c883p-1, 0x1.8p52);
+    n = fx_bits(shifted);
+    double whole = shifted - 0x1.8p52;
+    double high = __builtin_fma(whole, -0x1.921fb54442d18p+0, x);
+    // The second product and the difference with what each loses: near a multiple of pi/2 high and
+    // the product are nearly the same.
+    double middle = whole * 0x1.1a62633145c07p-54;
+    double lost = __builtin_fma(whole, 0x1.1a62633145c07p-54, -middle);
+    double r = high - middle;
+    double back = r - high;
+    rest = (high - (r - back)) - (middle + back);
+    rest = __builtin_fma(whole, 0x1.f1976b7ed8fbcp-110, rest - lost);
+    return r;
+}
+
+//@ name: _sin_quadrant.f64
+//@ needs: _bits.f64
+//@ method: sin(r + rest + n pi/2) for |r| <= pi/4, fdlibm's polynomials of degrees 13 and 14
+FX_INLINE double fx_sin_quadrant(double r, double rest, uint64_t n)
+{
+    double z = r * r;
+    double s = 0x1.5d93a5acfd57cp-33;
+    s = __builtin_fma(s, z, -0x1.ae5e68a2b9cebp-26);
+    s = __builtin_fma(s, z, 0x1.71de357b1fe7dp-19);
+    s = __builtin_fma(s, z, -0x1.a01a019c161d5p-13);
+    s = __builtin_fma(s, z, 0x1.111111110f8a6p-7);
+    double cube = z * r;
+    // sin(r + rest) = sin(r) + cos(r) rest, of which 1 - z / 2 is enough
+    s = __builtin_fma(s, cube, -0.5 * rest);
+    s = __builtin_fma(z, s, rest);
+    s = r + __builtin_fma(cube, -0x1.5555555555549p-3, s);
+    double c = -0x1.8fae9be8838d4p-37;
+    c = __builtin_fma(c, z, 0x1.1ee9ebdb4b1c4p-29);
+    c = __builtin_fma(c, z, -0x1.27e4f809c52adp-22);
+    c = __builtin_fma(c, z, 0x1.a01a019cb1590p-16);
+    c = __builtin_fma(c, z, -0x1.6c16c16c15177p-10);
+    c = __builtin_fma(c, z, 0x1.555555555554cp-5);
+    double half = 0.5 * z;
+    double w = 1.0 - half;
+    double low = __builtin_fma(z * z, c, -(r * rest));
+    c = w + (((1.0 - w) - half) + low);
+    return fx_from_bits(fx_bits(n & 1u ? c : s) ^ (n & 2u) << 62);
+}
+
+//@ name: is_far.f64
+//@ method: whether the quick forms of sin and cos do not hold
+FX_INLINE bool fx_is_far(double x) { return !(__builtin_fabs(x) < 0x1p20); }
+
+//@ name: moderate_sin.f64
+//@ needs: _flag _trig_reduce_moderate.f64 _sin_quadrant.f64 sin.f64
+//@ accuracy: 1 ulp
+//@ method: vectors where moderate says that |x| < 2^20
+template <typename Moderate>
+FX_INLINE double fx_moderate_sin(double x, Moderate moderate)
+{
+    if constexpr (!moderate.value) return fx_sin(x);
+    double rest;
+    uint64_t n;
+    double r = fx_trig_reduce_moderate(x, rest, n);
+    double result = fx_sin_quadrant(r, rest, n);
+    return x == 0.0 ? x : result;
+}
+
+//@ name: moderate_cos.f64
+//@ needs: _flag _trig_reduce_moderate.f64 _sin_quadrant.f64 cos.f64
+//@ accuracy: 1 ulp
+//@ method: vectors where moderate says that |x| < 2^20
+template <typename Moderate>
+FX_INLINE double fx_moderate_cos(double x, Moderate moderate)
+{
+    if constexpr (!moderate.value) return fx_cos(x);
+    double rest;
+    uint64_t n;
+    double r = fx_trig_reduce_moderate(x, rest, n);
+    return fx_sin_quadrant(r, rest, n + 1u);
+}
+
 //@ name: _asin_poly.f32
 //@ method: (asin(s) - s) / s^3 in z = s^2 <= 0.36, minimax of degree 5
 FX_INLINE float fx_asin_poly(float z)

@@ -1,7 +1,8 @@
 """Sines, cosines and remainders a block at a time, quickly where no argument of it is large.
 
 Bringing an angle of any size into the first quadrant takes three dozen operations in double; one
-below 2**15 takes five in float.  So with remainders: a quotient of up to 2**22 is one division, one
+below 2**15 takes five in float.  In double the C library has it, one angle after the other, and
+below 2**20 a few vectors do.  So with remainders: a quotient of up to 2**22 is one division, one
 of 2**277, which floats have as well, takes six steps in double.  A vector loop has no branches, so
 the choice is made before it: a loop of its own looks whether any argument in the block is far from
 zero, and the block's loop, written once, exists in two forms, for moderate arguments alone and for
@@ -26,9 +27,11 @@ _QUOTIENTS = ("fmod", "remainder")
 
 def has_moderate_form(node: Op) -> bool:
     """Whether a function has a quick form for moderate arguments."""
-    if node.name in _QUOTIENTS and node.dtype == torch.float64:
+    if node.name not in (*_ANGLES, *_QUOTIENTS):
+        return False
+    if node.dtype == torch.float64:
         return choices.has_fma()  # a double's product has no wider type to be exact in
-    return node.name in (*_ANGLES, *_QUOTIENTS) and node.dtype == torch.float32
+    return node.dtype == torch.float32
 
 
 def angles(

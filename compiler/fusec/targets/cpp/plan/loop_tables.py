@@ -46,10 +46,12 @@ def tabled_nodes(facts: Facts) -> list[Node]:
 
 
 def _divides(node: Node) -> bool:
-    """Whether a value is a position that is found by division."""
-    return isinstance(node, IndexValue) and not all(
-        isinstance(atom, Symbol) for atom in node.expr.atoms()
-    )
+    """Whether a value is a position that is found by division; a power of two is a shift."""
+    if not isinstance(node, IndexValue):
+        return False
+    divisions = [atom for atom in node.expr.atoms() if not isinstance(atom, Symbol)]
+    divisors = [division.divisor.constant for division in divisions]
+    return any(divisor is None or divisor & (divisor - 1) for divisor in divisors)
 
 
 def _is_position(node: Cast) -> bool:

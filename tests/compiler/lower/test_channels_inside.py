@@ -21,27 +21,28 @@ def image(*shape: int, dtype: torch.dtype = torch.float32, mean: float = 0.0) ->
     return (torch.randn(*shape) + mean).to(dtype).contiguous(memory_format=places)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("shape", "groups"),
-    [
-        ((2, 12, 5, 7), 4),
-        ((3, 32, 8, 8), 32),
-        ((1, 24, 9, 4), 1),
-        ((2, 40, 33, 5), 8),
-        ((2, 6, 3, 4, 5), 3),
-        ((2, 64, 1, 1), 8),
-        ((0, 8, 5, 5), 2),
-    ],
-)
-def test_groups_of_channels(dtype: torch.dtype, shape: tuple[int, ...], groups: int) -> None:
+SHAPES = [
+    ((2, 12, 5, 7), 4, torch.float32),
+    ((2, 12, 5, 7), 4, torch.float64),
+    ((2, 12, 5, 7), 4, torch.float16),
+    ((2, 12, 5, 7), 4, torch.bfloat16),
+    ((3, 32, 8, 8), 32, torch.float32),
+    ((1, 24, 9, 4), 1, torch.float32),
+    ((2, 6, 3, 4, 5), 3, torch.float32),
+    ((2, 64, 1, 1), 8, torch.float32),
+    ((0, 8, 5, 5), 2, torch.float32),
+]
+
+
+@pytest.mark.parametrize(("shape", "groups", "dtype"), SHAPES)
+def test_groups_of_channels(shape: tuple[int, ...], groups: int, dtype: torch.dtype) -> None:
     x = image(*shape, dtype=dtype)
     w, b = torch.randn(2, shape[1], dtype=dtype)
 
     def norm(x: torch.Tensor, w: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor:
         return F.silu(F.group_norm(x, groups, w, b))
 
-    for given in ((w, b), (None, None), (w, None)):
+    for given in ((w, b), (None, None)):
         torch._dynamo.reset()
         got, want = fusec.compile(norm)(x, *given), norm(x, *given)
         exact = norm(x.double(), *(None if t is None else t.double() for t in given))

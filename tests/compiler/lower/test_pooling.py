@@ -341,6 +341,38 @@ def test_gradients_are_summed_in_float32(dtype: torch.dtype) -> None:
         assert not difference(given.grad, exact.grad.to(dtype))
 
 
+UNEQUAL: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]] = [
+    *(((2, 3, 30, 30), (7, 7), dtype) for dtype in FLOATS),
+    ((1, 2, 5, 9), (7, 4), torch.float32),
+    ((2, 2, 7, 10, 9), (3, 4, 5), torch.float32),
+    ((3, 11, 14), (4, 4), torch.float32),
+]
+
+
+@pytest.mark.parametrize(("shape", "count", "dtype"), UNEQUAL)
+def test_windows_of_unequal_sizes(
+    shape: tuple[int, ...], count: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    """A dimension at a time, forward and backward; a sum of -0.0 alone is 0.0."""
+    pool = ADAPTIVE[len(count)]
+    x = torch.randn(*shape).to(dtype)
+    x[0] = -0.0
+    leaf = x.detach().requires_grad_()
+    got, want = fusec.compile(lambda x: pool(x, count))(leaf), pool(leaf, count)
+    assert got.stride() == want.stride()
+    assert torch.equal(got.signbit(), want.signbit())
+    gradient = torch.randn_like(want)
+    (ours,) = torch.autograd.grad(got, leaf, gradient)
+    (theirs,) = torch.autograd.grad(want, leaf, gradient)
+    wide = x.double().requires_grad_()
+    exact = pool(wide, count)
+    (slope,) = torch.autograd.grad(exact, wide, gradient.double())
+    eps = torch.finfo(dtype).eps
+    for mine, eager, right in ((got, want, exact), (ours, theirs, slope)):
+        allowed = (eager.double() - right).abs().amax() + 4 * eps * (1 + right.abs())
+        assert ((mine.double() - right).abs() <= allowed).all()
+
+
 def test_gradients_of_padding() -> None:
     cases: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
         ((2, 3, 7), (2, 1)),

@@ -35,9 +35,9 @@ from fusec.targets.cpp.loops.rows import write_rows
 from fusec.targets.cpp.loops.scatter import write_updates
 from fusec.targets.cpp.loops.short_rows import write_narrow
 from fusec.targets.cpp.loops.split_reductions import write_pieces
+from fusec.targets.cpp.plan.axes import without_unit_axes
 from fusec.targets.cpp.plan.choose import plan_loops
 from fusec.targets.cpp.plan.loop_plan import LoopPlan
-from fusec.targets.cpp.plan.unit_axes import without_unit_axes
 from fusec.targets.cpp.plan.wanted import Wanted
 from fusec.targets.cpp.text.scope import KernelWriter, Scope
 from fusec.targets.cpp.text.support import END, OWN_NAMES, helper_texts

@@ -14,10 +14,10 @@ loop decides, ``row_reuse.py`` which rows several rows of the result are made fr
 ``deinterleave.py`` which rows are put apart into even and odd elements, ``interleave.py`` which
 costly loops take four vectors side by side, ``moderate_angles.py`` where sines and remainders have
 a quick form, ``split_ranges.py`` where loops are cut because a condition changes,
-``split_axes.py`` which axis is several in one, ``scan_passes.py`` how running sums go by vectors,
-``tiles.py`` what is turned over, ``unit_axes.py`` leaves out loops of one turn. The heuristics
-that they ask are all in ``choices.py``. ``loops``, ``memory`` and ``vector`` write what the plan
-says, a file a technique; a test sees to it that they ask no heuristic.
+``scan_passes.py`` how running sums go by vectors, ``tiles.py`` what is turned over; ``axes.py``
+leaves out loops of one turn and splits an axis that is several in one. The heuristics that they
+ask are all in ``choices.py``. ``loops``, ``memory`` and ``vector`` write what the plan says, a file
+a technique; a test sees to it that they ask no heuristic.
 
 What a plan says can be asked for otherwise (``plan/wanted.py``): a kind of loops, a technique
 left out, a size, as in ``loops="softmax: rows prefetch=0 ROWS=4"`` of ``Options``, of

@@ -10,6 +10,7 @@ from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, Node, Op
 from fusec.report import counted
 from fusec.targets.cpp.plan import choices
+from fusec.targets.cpp.plan.axes import split_last_axis, without_unit_axes
 from fusec.targets.cpp.plan.cache_blocks import in_blocks
 from fusec.targets.cpp.plan.deinterleave import deinterleaved_rows
 from fusec.targets.cpp.plan.facts import Facts, cost, extent, is_even, points
@@ -19,12 +20,10 @@ from fusec.targets.cpp.plan.loop_tables import tabled_nodes
 from fusec.targets.cpp.plan.moderate_angles import angles
 from fusec.targets.cpp.plan.prefetch import Request, pointwise_requests, tile_requests
 from fusec.targets.cpp.plan.row_reuse import Repeated, repeated_rows
-from fusec.targets.cpp.plan.split_axes import split_last_axis
 from fusec.targets.cpp.plan.split_ranges import fill_out, split_ranges
 from fusec.targets.cpp.plan.staging import Staging, staged, staged_row
 from fusec.targets.cpp.plan.threads import plan_sharing
 from fusec.targets.cpp.plan.tiles import Turned, turned_loads
-from fusec.targets.cpp.plan.unit_axes import without_unit_axes
 
 
 def plan_pointwise(facts: Facts) -> Pointwise:

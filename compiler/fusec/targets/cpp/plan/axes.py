@@ -1,4 +1,4 @@
-"""Axes that are several in one: a loop over each, where places are found by division otherwise.
+"""The axes of a body before anything is decided: those of one turn left out, several in one split.
 
 A picture's patches, each made one row, have elements at ``i // 256``, ``i // 16 % 16`` and
 ``i % 16`` along that row.  Divided for each element, that is no vector code; as three loops the
@@ -11,9 +11,27 @@ from itertools import pairwise
 
 from fusec.ir.body import Body
 from fusec.ir.index import Atom, Expr, FloorDiv, Mod, Symbol
-from fusec.ir.node import IndexValue
+from fusec.ir.node import IndexValue, Reduce
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, extent
+
+
+def without_unit_axes(body: Body) -> Body:
+    """Return a body without the axes that have one position, which are then 0.
+
+    What rows and columns share keeps its axes; so does what reduces over nothing else.
+    """
+    if body.sums or body.companions:
+        return body
+    axes = tuple(axis for axis in body.axes if extent(axis) != 1)
+    reduced = tuple(axis for axis in body.reduce_axes if extent(axis) != 1)
+    over = [node.axes for node in body.nodes() if isinstance(node, Reduce)]
+    if body.reduce_axes and not (reduced and all(set(each) & set(reduced) for each in over)):
+        reduced = body.reduce_axes
+    dropped = {*body.axes, *body.reduce_axes} - {*axes, *reduced}
+    if not dropped:
+        return body
+    return body.moved(axes, reduced, dict.fromkeys(dropped, Expr.of(0)))
 
 
 def split_last_axis(facts: Facts) -> Body | None:
@@ -82,4 +100,4 @@ def _is_plain(facts: Facts, body: Body, inner: Symbol) -> bool:
     return True
 
 
-__all__ = ["split_last_axis"]
+__all__ = ["split_last_axis", "without_unit_axes"]

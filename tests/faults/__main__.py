@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from faults.careless_edits import SLIPS
 from faults.edits import FAULTS
 from faults.report import Outcome, table
 from faults.run_edits import Notebook, run_edits
@@ -19,8 +20,8 @@ def main() -> int:
     parser.add_argument(
         "tables",
         nargs="*",
-        choices=("edits", "house", "gpu", "fuzz", []),
-        help="which; edits and house if none; fuzz makes random edits",
+        choices=("edits", "careless", "house", "gpu", "fuzz", []),
+        help="which; edits, careless and house if none; fuzz makes random edits",
     )
     parser.add_argument(
         "--trust", action="store_true", help="of gpu: by what the checking process sees alone"
@@ -44,6 +45,14 @@ def main() -> int:
             [fault for fault in FAULTS if options.target == "cpp" or not fault.by_openmp],
             start=lambda: Notebook(("faults.notebook", options.target)),
             says=options.target == "cpp",  # without OpenMP other things are wrong with some first
+            jobs=options.jobs,
+        )
+    if "careless" in options.tables or not options.tables:
+        outcomes += run_edits(
+            options.only,
+            options.times,
+            SLIPS,
+            start=lambda: Notebook(("faults.careless_notebook",)),
             jobs=options.jobs,
         )
     if "house" in options.tables or not options.tables:

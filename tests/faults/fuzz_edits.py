@@ -119,7 +119,7 @@ def _names(text: str) -> list[str]:
     return sorted(name for name in found - _WORDS if f"{name}(" not in code)
 
 
-def _inputs(like: Sequence[torch.Tensor], number: int) -> tuple[torch.Tensor, ...]:
+def fresh_values(like: Sequence[torch.Tensor], number: int) -> tuple[torch.Tensor, ...]:
     """Return inputs that no check has seen; some of them have special values."""
     draw = torch.Generator().manual_seed(number)
     made = []
@@ -200,7 +200,7 @@ class Subject:
         if verdict.ok:
             print(json.dumps({"kept": seed}), flush=True)
             for number in range(CALLS):
-                given = _inputs(self.given, number)
+                given = fresh_values(self.given, number)
                 exact = exactly(self.name, given)
                 words = what_is_wrong(given, exact, self.call, self.function, self.generated)
                 wrong |= {number: words} if words else {}

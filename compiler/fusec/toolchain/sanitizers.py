@@ -20,15 +20,18 @@ from fusec.toolchain.build import SOURCE, parse_diagnostics
 from fusec.toolchain.children import Children
 from fusec.toolchain.compiler import Compiler, find_compiler
 from fusec.toolchain.listen import end, listen, start
+from fusec.toolchain.watched_threads import WATCHED_THREADS
 
 ADDRESS = "AddressSanitizer"
 UNDEFINED = "UndefinedBehaviorSanitizer"
-_FLAGS = {ADDRESS: "address", UNDEFINED: "undefined"}
+THREAD = "ThreadSanitizer"
+_FLAGS = {ADDRESS: "address", UNDEFINED: "undefined", THREAD: "thread"}
 # The first finding ends the program; alignment of vectors is what kernels declare themselves.
 _ALWAYS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
 _PROBE = "int main() { return 0; }\n"
 _BUILD_SECONDS = 120.0
 MAIN = "run.cpp"
+THREADS = "threads.cpp"
 PROGRAM = "run"
 
 
@@ -114,6 +117,7 @@ def run_watched(
     *,
     threads: int,
     seconds: float,
+    wanted: Sequence[str] = (),
 ) -> Heard:
     """Build a kernel with the sanitizers that there are, and run it on some arguments.
 
@@ -125,19 +129,27 @@ def run_watched(
         sizes: The symbolic sizes.
         threads: The most threads; it is called with one, too.
         seconds: How long the runs may take.
+        wanted: Which of them; those for memory by default.
 
     Raises:
         CompileError: The text does not compile.
     """
     compiler = find_compiler()
-    by = _sanitizers(compiler)
+    by = tuple(wanted) or _sanitizers(compiler)
     program, lines = _program(entry, arguments, sizes, threads)
     with scratch() as folder:
         here = Path(folder)
+        sources = [SOURCE, MAIN]
+        if THREAD in by:
+            # The compiler's own runtime is not watched, and what its threads wait for not known.
+            (here / THREADS).write_text(
+                WATCHED_THREADS.replace("$alone", "false" if sizes else "true")
+            )
+            sources.append(THREADS)
         (here / SOURCE).write_text(compiler.facts.text(with_helpers(text, SOURCE)))
         (here / MAIN).write_text(program)
         (here / "data").write_bytes(data)
-        _build(compiler, [SOURCE, MAIN], folder, by)
+        _build(compiler, sources, folder, by)
         # AddressSanitizer reserves more addresses than there is memory.
         process = start(
             [str(here / PROGRAM)], folder, {**os.environ, **_settings(compiler)}, limited=False
@@ -174,6 +186,9 @@ def _build(compiler: Compiler, sources: Sequence[str], folder: str, by: Sequence
         objects.append(made)
     # Without -fopenmp, which names the compiler's own runtime.
     command = [compiler.path, *family.full, *objects, *watch, "-o", PROGRAM]
+    if THREAD in by:
+        _run(children, compiler, [*command, "-pthread", "-lm"], folder)
+        return
     command += [compiler.entry] if compiler.entry else []
     if compiler.runtime:
         command += [compiler.runtime, f"-Wl,-rpath,{Path(compiler.runtime).parent}"]
@@ -201,6 +216,7 @@ def _settings(compiler: Compiler) -> dict[str, str]:
         "allocator_may_return_null=1:handle_abort=1:color=never",
         "UBSAN_OPTIONS": "print_stacktrace=1:exitcode=66:color=never",
         "LSAN_OPTIONS": "exitcode=66",
+        "TSAN_OPTIONS": "exitcode=66:halt_on_error=1:color=never:report_thread_leaks=0",
         "OMP_WAIT_POLICY": "passive",
     }
     if compiler.family != "gcc":
@@ -257,4 +273,4 @@ def _program(
     return "\n".join([*head, *made, "    return status ? 4 : 0;", "}", ""]), lines
 
 
-__all__ = ["ADDRESS", "UNDEFINED", "Heard", "Watched", "run_watched", "sanitizers"]
+__all__ = ["ADDRESS", "THREAD", "UNDEFINED", "Heard", "Watched", "run_watched", "sanitizers"]

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from fusec.devices import CPU
 from fusec.errors import CompileError, FusecError
 from fusec.kernel import Kernel
 from fusec.kernel_source import Runnable
@@ -36,6 +37,7 @@ from fusec.verify.isolation.process import WorkerError
 from fusec.verify.isolation.rehearsal import rehearse
 from fusec.verify.isolation.sandbox import KernelText
 from fusec.verify.isolation.sanitize import sanitized
+from fusec.verify.isolation.unseen import seen_by_watching
 from fusec.verify.judge import Judge
 from fusec.verify.static import binary, python_text
 from fusec.verify.static.binary import LibraryFacts
@@ -45,6 +47,7 @@ from fusec.verify.trials.inputs import Kind
 from fusec.verify.trials.made_trials import make_trials, named_trials, unseen
 from fusec.verify.trials.patterns import PATTERNS
 from fusec.verify.trials.references import Interpret, KeptTrials, LeftOut, ReferencedCase
+from fusec.verify.trials.variations import spread_out
 from fusec.verify.words import Finding
 
 __all__ = ["KINDS", "Case", "check_graph", "check_kernel"]
@@ -207,9 +210,11 @@ def _check(
     if missing is not None:
         raise Refused(missing)
     if kinds and text != source.text:
-        trials += named_trials(candidate, cases, numbers)
+        trials += named_trials(candidate, cases, numbers, resampled=left.resampled)
     looked = _sanitize(candidate, trials) if sanitize else ""
     verdict = _judged(judge, trials, library, seconds, looked)
+    if verdict.ok and trials and text != source.text and isinstance(target, LibraryTarget):
+        _refuse(_unseen(candidate, trials))
     if verdict.ok and facts is not None and isinstance(target, LibraryTarget):
         _refuse(binary.problem(facts.unreached, text, target.instruction_line))
     return verdict
@@ -311,6 +316,25 @@ def _sanitize(candidate: Candidate, trials: Sequence[ReferencedCase]) -> str:
             verdict = Verdict(False, found.stage, reason, found.line, details=found.details)
             raise Refused(verdict)
     return words
+
+
+def _unseen(candidate: Candidate, trials: Sequence[ReferencedCase]) -> Finding | None:
+    """Return what is wrong with it though all of its results are right."""
+    trial = trials[0]
+    if any(tensor.device.type != CPU for tensor in trial.case.tensors):
+        return None
+    # Where all indices are one, threads that share an element meet.
+    meeting = [each.case for each in trials if each.kind == "equal integers"]
+    spread = spread_out(trial.case, candidate.kernel.signature)
+    return seen_by_watching(
+        candidate.text,
+        candidate.kernel.generated.text,
+        candidate.kernel.generated.entry,
+        candidate.kernel.signature,
+        [spread or trial.case, *meeting[:1]],
+        threads=candidate.threads or max(2, torch.get_num_threads()),
+        seconds=_SANITIZED_SLOWER * candidate.limit(trial),
+    )
 
 
 def _refuse(found: Finding | None) -> None:

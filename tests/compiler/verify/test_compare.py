@@ -268,12 +268,12 @@ def test_halves_that_eager_rounds_once_are_judged_by_their_own_size(dtype):
 
 
 def test_of_few_values_nobody_knows_how_eager_rounds():
-    x = torch.linspace(0.1, 3, 100).half()
+    x = torch.linspace(0.1, 3, 12).half()
     exact = x.double().tanh()
     off = torch.where(x < 0.4, exact * (1 + 3 * torch.finfo(torch.float16).eps), exact)
     assert _narrow(x, off, exact.half(), exact)
     assert _narrow(x, off.repeat(20), exact.half().repeat(20), exact.repeat(20))
-    x = torch.linspace(0.1, 3, 1000).half()
+    x = torch.linspace(0.1, 3, 40).half()
     exact = x.double().tanh()
     off = torch.where(x < 0.4, exact * (1 + 3 * torch.finfo(torch.float16).eps), exact)
     assert not _narrow(x, off, exact.half(), exact)

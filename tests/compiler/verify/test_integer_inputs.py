@@ -10,6 +10,7 @@ import torch
 
 import fusec
 from fusec.kernel import Kernel
+from fusec.verify.trials.inputs import fresh_inputs
 
 
 def kernel(function: Callable[..., Any], *given: torch.Tensor) -> Kernel:
@@ -113,3 +114,50 @@ def test_right_edits_of_integers_are_accepted(dtype: torch.dtype) -> None:
     found = kernel(lambda i: (i * 3 + 1) // 4 + (i % 7), given)
     verdict = found.check(found.generated.text + "\n// once more\n", timed=False)
     assert verdict.ok, verdict.reason
+
+
+def loss(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(x, t, ignore_index=-100)
+
+
+def test_classes_beside_a_number_that_says_none() -> None:
+    given = torch.randint(13, (500,))
+    given[::3] = -100
+    (made,) = fresh_inputs([given], seed=3)
+    assert set(made.tolist()) <= {-100, *range(13)}
+    assert 0.2 < float((made == -100).double().mean()) < 0.5
+
+
+def test_a_loss_with_ignored_classes_is_checked_on_other_inputs() -> None:
+    labels = torch.randint(13, (30,))
+    labels[::4] = -100
+    call = fusec.compile(loss, keep_inputs=True)
+    call(torch.randn(30, 13), labels)
+    first, second = call.kernels.values()
+    largest = "row_max = number_max(x[i0 * 13 + r0], row_max);"
+    assert largest in first.generated.text
+    assert not first.check(first.generated.text.replace(largest, "row_max = 0.0f;")).ok
+    count = "(float)row_count"
+    assert count in second.generated.text
+    verdict = second.check(
+        second.generated.text.replace(count, f"{count[:7]}(row_count ? row_count : 1)")
+    )
+    assert not verdict.ok
+    assert "-100 alone" in verdict.reason
+
+
+def test_integers_are_drawn_from_the_originals_where_eager_takes_no_others() -> None:
+    given = torch.tensor([2, 2, 9, 16, 9, 2])
+    (made,) = fresh_inputs([given], seed=3, resampled=True)
+    assert set(made.tolist()) <= {2, 9, 16}
+
+
+def test_the_least_integer_divided_by_minus_one() -> None:
+    call = fusec.compile(lambda a, b: a // b, keep_inputs=True)
+    call(torch.randint(-50, 50, (6, 5)), torch.randint(1, 9, (5,)))
+    (kernel,) = call.kernels.values()
+    guard = "bool negate = ((T)-1 < (T)0) & (y == (T)-1);"
+    assert guard in kernel.generated.text
+    verdict = kernel.check(kernel.generated.text.replace(guard, "bool negate = false;"))
+    assert not verdict.ok
+    assert "is the least integer" in verdict.reason

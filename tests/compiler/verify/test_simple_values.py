@@ -67,3 +67,43 @@ def test_a_branch_that_is_wrong_for_halves_of_one_power():
     assert text != kernel.source
     verdict = kernel.check(text, timed=False)
     assert (verdict.ok, verdict.stage) == (False, "wrong")
+
+
+def test_another_order_of_a_sum_where_all_of_it_cancels() -> None:
+    def variance(x: torch.Tensor) -> torch.Tensor:
+        return x.var(-1)
+
+    call = fusec.compile(variance, keep_inputs=True)
+    call(torch.randn(24, 45))
+    (kernel,) = call.kernels.values()
+    text = kernel.generated.text
+    start, end = text.index("        float row_sum"), text.index("        var[i0]")
+    plain = """\
+        float row_sum = 0.0f, row_squares = 0.0f;
+        for (int r = 0; r < 45; ++r) row_sum += x[i0 * 45 + r];
+        const float mean = row_sum / 45.0f;
+        for (int r = 0; r < 45; ++r) {
+            const float difference = x[i0 * 45 + r] - mean;
+            row_squares += difference * difference;
+        }
+"""
+    right = kernel.check(text[:start] + plain + text[end:])
+    assert right.ok, right.reason
+    squares = plain.replace(" - mean;", ";").replace("= row_sum / 45.0f;\n", "= row_sum / 45.0f;\n")
+    wrong = text[:start] + squares + "        row_squares -= mean * mean * 45.0f;\n" + text[end:]
+    assert not kernel.check(wrong).ok
+
+
+def test_a_minimum_that_begins_with_a_number() -> None:
+    call = fusec.compile(lambda x: x.argmin(0), keep_inputs=True)
+    call(torch.randn(40, 50))
+    (kernel,) = call.kernels.values()
+    text = kernel.generated.text
+    begins = {"column_min[c] = INFINITY;": "column_min[c] = 1e30f;"}
+    begins |= {"column_argmin[c] = -1": "column_argmin[c] = 0", "| (column_argmin[i0] < 0)": ""}
+    for old, new in begins.items():
+        assert old in text
+        text = text.replace(old, new)
+    verdict = kernel.check(text)
+    assert not verdict.ok
+    assert "beyond" in verdict.reason or "infinit" in verdict.reason

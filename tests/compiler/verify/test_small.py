@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import fusec
 from fusec.compiled import checking
-from fusec.targets.triton.toolchain.sampling import draw
+from fusec.targets.triton.toolchain.interpreted.sampling import draw
 from fusec.verify.trials.sized_text import at_sizes
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to run it on")

@@ -8,7 +8,7 @@ import torch
 import fusec
 from fusec.verify.check import Case
 from fusec.verify.trials.inputs import fresh_inputs
-from fusec.verify.trials.variations import lengthened, repeated, resized
+from fusec.verify.trials.variations import fewest, lengthened, repeated, resized
 
 
 def normal(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -82,8 +82,11 @@ def test_an_edit_that_keeps_a_row_in_an_array_of_its_own(dynamic, kept):
 def test_long_sizes_leave_out_what_would_take_long(dynamic):
     case, signature = given(dynamic), dynamic.signature
     rows, columns = signature.arguments[0].shape
-    assert lengthened(case, signature, [rows, columns]).sizes == (2, 2101249)
-    assert lengthened(case, signature, [rows, columns, columns, rows]) is None
+    assert [c.sizes for c in lengthened(case, signature, [rows, columns])] == [
+        (2, 2101249),
+        (70001, 2),
+    ]
+    assert not list(lengthened(case, signature, [rows, columns, columns, rows]))
 
 
 def test_an_edit_that_is_wrong_where_one_tensor_is_passed_twice(dynamic):
@@ -114,3 +117,24 @@ def test_as_many_calls_there_as_here(dynamic):
     verdict = dynamic.check(dynamic.generated.text + "// as it was\n")
     assert verdict.ok
     assert verdict.calls >= 50
+
+
+def test_sizes_that_may_be_nothing(dynamic):
+    case, signature = given(dynamic), dynamic.signature
+    assert not list(fewest(case, signature))  # it is compiled for two and more
+    rows = next(iter(signature.arguments[0].shape[0].symbols()))
+    before = rows.low
+    try:
+        rows.low = 0
+        assert [found.sizes for found in fewest(case, signature)] == [(0, 40), (1, 40)]
+    finally:
+        rows.low = before
+
+
+def test_an_edit_that_counts_rows_in_sixteen_bits(dynamic):
+    rows = dynamic.signature.sizes[0]
+    text = dynamic.generated.text
+    place = text.index("{", text.index('extern "C"')) + 1
+    loop = f"\n    volatile int rest = 0;\n    for (int16_t r = 0; r < {rows}; ++r) rest = r;"
+    verdict = dynamic.check(text[:place] + loop + text[place:], timed=False)
+    assert not verdict.ok

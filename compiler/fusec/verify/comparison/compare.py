@@ -43,7 +43,7 @@ _WORST_FACTOR = 10.0
 # in another order or by another formula. How eager rounds is seen where many values differ.
 _ROUNDED_ONCE = 0.51
 _NARROW_FACTOR = 2.0
-_MANY, _SAMPLE = 256, 4096
+_MANY, _SAMPLE = 20, 4096
 # The same beside runs whose roundings were drawn by chance.
 _DRAWN_RMSE_FACTOR = 2.0
 _DRAWN_FACTOR = 2.0

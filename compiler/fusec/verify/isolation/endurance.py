@@ -43,7 +43,7 @@ _ASKED_AFTER = 16
 # The calls without timing stop after so many seconds of this thread, of which a busy machine has as
 # many, or by the clock; but not while it is open whether something grows.
 _LONG = 1.0
-_LONGEST = 10.0
+_LONGEST = 4.0
 
 
 def endure(

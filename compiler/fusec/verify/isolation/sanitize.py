@@ -76,14 +76,9 @@ def sanitized(
     found = sanitizers.sanitizers()
     if not found:
         return None, "not checked by sanitizers: this compiler has none; g++ and clang have them"
-    data, watched = bytearray(), []
-    for argument, tensor in zip(signature.arguments, case.tensors, strict=True):
-        content = _bytes(tensor) if argument.role != "out" else b""
-        nbytes = extent(tensor) * tensor.element_size()
-        watched.append(sanitizers.Watched(argument.name, len(data), nbytes, argument.role != "out"))
-        data += content
+    watched, data = watched_case(signature, case)
     heard = sanitizers.run_watched(
-        text, entry, watched, bytes(data), case.sizes, threads=threads, seconds=seconds
+        text, entry, watched, data, case.sizes, threads=threads, seconds=seconds
     )
     names = " and ".join(heard.by)
     looked = f"nothing found by {names}"
@@ -92,6 +87,22 @@ def sanitized(
             f"nothing found by {names}; {sanitizers.ADDRESS} is not there: g++ and clang have it"
         )
     return _finding(heard, names), looked
+
+
+def watched_case(signature: Signature, case: Case) -> tuple[list[sanitizers.Watched], bytes]:
+    """Return a case's arguments as the program takes them, and their bytes."""
+    data, watched = bytearray(), []
+    for argument, tensor in zip(signature.arguments, case.tensors, strict=True):
+        content = _bytes(tensor) if argument.role != "out" else b""
+        nbytes = extent(tensor) * tensor.element_size()
+        watched.append(sanitizers.Watched(argument.name, len(data), nbytes, argument.role != "out"))
+        data += content
+    return watched, bytes(data)
+
+
+def heard_of(heard: sanitizers.Heard) -> Finding | None:
+    """Return what is wrong by what the sanitizers have said, if anything."""
+    return _finding(heard, " and ".join(heard.by))
 
 
 def _finding(heard: sanitizers.Heard, names: str) -> Finding | None:
@@ -146,4 +157,4 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
 
 
-__all__ = ["sanitized"]
+__all__ = ["heard_of", "sanitized", "watched_case"]

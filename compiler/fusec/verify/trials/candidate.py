@@ -59,6 +59,10 @@ class Candidate:
         """The arguments that it writes."""
         return [a.name for a in self.kernel.signature.arguments if a.role != "in"]
 
+    def has_lost(self, word: str) -> bool:
+        """Whether a word of the generated text is in fewer places of this one."""
+        return self.text.count(word) < self.kernel.generated.text.count(word)
+
     def is_interpreted(self, case: Case) -> bool:
         """Whether an interpreter stands in for a GPU; its speed means nothing."""
         interprets = find_target(self.kernel.target).interprets

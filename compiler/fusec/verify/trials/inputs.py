@@ -44,8 +44,10 @@ Simple = Literal[
     "named",
     "named data",
     "named inside",
+    "named beyond",
     "named weights",
     "integers",
+    "equal integers",
     "refused",
 ]
 Kind = Simple | Pattern
@@ -53,11 +55,13 @@ Kind = Simple | Pattern
 # How many elements of an adversarial tensor are special: few NaN, since they spread.
 _SHARE = 0.15
 _SHARE_NONFINITE = 0.02
-# Of data a third: what an order of NaN and infinities decides, such as two equal largest ones
-# around a NaN, is then met in many rows.
-_SHARE_MANY = 0.3
+# Of data two in five, a quarter not finite and the rest zeros: what an order of NaN and infinities
+# decides, such as two equal largest ones around a NaN, is then met in many rows.
+_SHARE_MANY = 0.4
 
 _NONFINITE = (float("nan"), float("inf"), float("-inf"))
+# What zero times infinity is, and a zero after NaN, only zeros show.
+_NONFINITE_AND_ZERO = (*_NONFINITE, 0.0, -0.0)
 
 # What people write in a condition.
 _ROUND = (0.5, -0.5, *range(2, 11), -2, -3, 42, 100, 1000)
@@ -92,6 +96,7 @@ def fresh_inputs(
     kind: Kind = "similar",
     seed: int | None = None,
     numbers: Sequence[float] = (),
+    resampled: bool = False,
 ) -> list[torch.Tensor]:
     """Return new tensors like ``tensors``, which stay as they are.
 
@@ -111,10 +116,11 @@ def fresh_inputs(
             ``many nonfinite`` leave no row of data without.
             ``named`` has ``numbers`` first, last and in between, ``named data`` all but in the
             weights, where products of them would widen what is allowed, ``named inside`` the first
-            of them everywhere but first and last, ``named weights`` in the weights alone. Others
-            are patterns: see ``patterns``.
+            of them everywhere but first and last, ``named weights`` in the weights alone; ``named
+            beyond`` has nothing but numbers beyond it. Others are patterns: see ``patterns``.
         seed: For tests; a secret one by default.
         numbers: What ``named`` is to have.
+        resampled: Whether integers are drawn from the originals, not from what lies between.
     """
     generator = torch.Generator().manual_seed(secret_seed() if seed is None else seed)
     largest = max((tensor.numel() for tensor in tensors), default=0)
@@ -125,7 +131,7 @@ def fresh_inputs(
     ]
     parameters, seen = sum(are_parameters), 0
     for tensor, parameter in zip(tensors, are_parameters, strict=True):
-        way = _Way(kind, numbers, seen if parameter else None, parameters)
+        way = _Way(kind, numbers, seen if parameter else None, parameters, resampled)
         seen += parameter
         made.append(fresh_like(tensor, generator, way))
     return made
@@ -148,12 +154,14 @@ class _Way:
         numbers: What ``named`` is to have.
         parameter: Of the tensors that are smaller than the largest, which it is; None for others.
         parameters: How many of these there are.
+        resampled: Whether integers are drawn from the originals.
     """
 
     kind: Kind
     numbers: Sequence[float] = ()
     parameter: int | None = None
     parameters: int = 0
+    resampled: bool = False
 
 
 def fresh_like(tensor: torch.Tensor, generator: torch.Generator, way: _Way) -> torch.Tensor:
@@ -173,7 +181,7 @@ def fresh_like(tensor: torch.Tensor, generator: torch.Generator, way: _Way) -> t
         share = 0.0 if way.kind == "zeros" else min(max(share, 0.05), 0.95)
         values = torch.rand(original.shape, generator=generator) < share
     else:
-        values = _integers(original, generator)
+        values = _integers(original, generator, resampled=way.resampled)
     write_strided(fresh, values.to(original.dtype))
     return fresh
 
@@ -251,15 +259,8 @@ def _simple(
     """Return values as people's tensors have them, and few draws do."""
     low, high, mean, spread = character
     kind, count = way.kind, values.numel()
-    if kind == "named" or (kind == "named data" and way.parameter is None):
-        wanted = torch.tensor(way.numbers, dtype=torch.float64)
-        values = _sprinkle(values, way.numbers, generator)
-        values[:: max(1, count - 1)] = wanted[0]  # the first and the last
-        return values
-    if kind == "named inside" and way.parameter is None and count > 2:
-        values[1:-1] = way.numbers[0]
-    elif kind == "named weights" and way.parameter is not None:
-        return torch.full_like(values, way.numbers[0])
+    if kind.startswith("named"):
+        return _named(values, generator, way)
     if kind == "ones":
         return torch.ones_like(values)
     if kind == "layers":
@@ -298,7 +299,23 @@ def _simple(
     elif kind == "one nan" and way.parameter is None:
         values[0] = float("nan")
     elif kind == "many nonfinite" and way.parameter is None:
-        values = _sprinkle(values, _NONFINITE, generator, _SHARE_MANY)
+        values = _sprinkle(values, _NONFINITE_AND_ZERO, generator, _SHARE_MANY)
+    return values
+
+
+def _named(values: torch.Tensor, generator: torch.Generator, way: _Way) -> torch.Tensor:
+    """Return values with the numbers that an edit names."""
+    kind, count, numbers = way.kind, values.numel(), way.numbers
+    if kind == "named" or (kind == "named data" and way.parameter is None):
+        values = _sprinkle(values, numbers, generator)
+        values[:: max(1, count - 1)] = numbers[0]  # the first and the last
+    elif kind == "named inside" and way.parameter is None and count > 2:
+        values[1:-1] = numbers[0]
+    elif kind == "named beyond" and way.parameter is None:
+        drawn = torch.rand(count, generator=generator, dtype=torch.float64)
+        values = numbers[0] * (1 + drawn)
+    elif kind == "named weights" and way.parameter is not None:
+        values = torch.full_like(values, numbers[0])
     return values
 
 
@@ -371,7 +388,9 @@ def _of_every_power(
     return torch.ldexp(parts, powers).copysign(values)
 
 
-def _integers(original: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _integers(
+    original: torch.Tensor, generator: torch.Generator, *, resampled: bool
+) -> torch.Tensor:
     plain = original.to("cpu")
     if plain.dtype in (torch.uint16, torch.uint32, torch.uint64):
         plain = plain.to(torch.int64)
@@ -380,8 +399,31 @@ def _integers(original: torch.Tensor, generator: torch.Generator) -> torch.Tenso
     if flat.numel() > 1 and torch.unique(flat).numel() == flat.numel():
         # All different, such as the places of a scatter: they stay so.
         return flat[torch.randperm(flat.numel(), generator=generator)].reshape(original.shape)
-    if low == high or high >= 2**63 - 1:
+    if resampled or low == high or high >= 2**63 - 1:
         # One value, or the full range: draw from the values themselves.
         pick = torch.randint(flat.numel(), (original.numel(),), generator=generator)
         return flat[pick].reshape(original.shape)
-    return torch.randint(low, high + 1, original.shape, generator=generator)
+    values = torch.randint(low, high + 1, original.shape, generator=generator)
+    return _beside_gap(flat, values, generator)
+
+
+def _beside_gap(
+    flat: torch.Tensor, values: torch.Tensor, generator: torch.Generator
+) -> torch.Tensor:
+    """Return values with none in between, where the originals have a number far from all others.
+
+    -100 among classes says that there is none: of what lies between no cell knows anything, and
+    eager would refuse all that has it.
+    """
+    known = torch.unique(flat)
+    gaps = known.diff()
+    if len(gaps) < 2:
+        return values
+    at = int(gaps.argmax())
+    first, last, low, high = int(known[0]), int(known[-1]), int(known[at]), int(known[at + 1])
+    if high - low <= max(low - first, last - high) + 1:
+        return values
+    below = torch.rand(values.shape, generator=generator) < float((flat <= low).double().mean())
+    under = torch.randint(first, low + 1, values.shape, generator=generator)
+    over = torch.randint(high, last + 1, values.shape, generator=generator)
+    return torch.where(below, under, over)

@@ -20,12 +20,12 @@ from fusec.verify.isolation.layout import Case
 from fusec.verify.static.binary import without_comments
 from fusec.verify.trials.candidate import Candidate, Refused
 from fusec.verify.trials.inputs import Kind, are_ordinary, fresh_inputs
-from fusec.verify.trials.integer_inputs import integer_trials
+from fusec.verify.trials.integer_inputs import holds_integers, integer_trials, overflowing_trials
 from fusec.verify.trials.named_numbers import MOST, around, computed, named_numbers
 from fusec.verify.trials.patterns import LABELS as PATTERN_LABELS
 from fusec.verify.trials.references import LeftOut, ReferencedCase, References, no_memory
 from fusec.verify.trials.refused_inputs import refused_trial, refused_trials
-from fusec.verify.trials.variations import at_ends_of_blocks, lengthened, repeated, resized
+from fusec.verify.trials.variations import at_ends_of_blocks, fewest, lengthened, repeated, resized
 
 # Above this, the copies for further kinds of input cost more than they find.
 _LARGE = 512 << 20
@@ -65,7 +65,8 @@ _SIMPLE = frozenset(_LABELS) - {"similar", "magnitudes", "adversarial", "nonfini
 for _pattern, _label in PATTERN_LABELS.items():
     _LABELS[_pattern] = _label
 # What an interpreter has time for, of these.
-_TELLING = frozenset({"layers", "nan"})
+_TELLING: frozenset[Kind] = frozenset({"layers", "nan", "positive", "negative"})
+_TELLING_PATTERNS: frozenset[Kind] = frozenset({"minus infinite"})
 _SMALL = 4 << 20
 # Patterns are many: of a larger tensor a few are drawn.
 _TINY = 256 << 10
@@ -114,8 +115,13 @@ def make_trials(
             continue
         fresh: Case | None = None
         try:
-            fresh = _fresh(candidate, cases[0], kind, label)
-            references = References(fresh, candidate.interpret)
+            fresh = _fresh(candidate, cases[0], kind, label, resampled=left.resampled)
+            found = _referenced(candidate, fresh)
+            if found is None:
+                # The integers may be the reason: not all that lies between two of them is one.
+                again = _fresh(candidate, cases[0], kind, label, resampled=True)
+                found = References(again, candidate.interpret)
+                fresh, left.resampled = again, True
         except (RuntimeError, IndexError, ValueError, MemoryError) as error:
             if not no_memory(error):
                 # The cell itself does not accept such inputs.
@@ -130,17 +136,30 @@ def make_trials(
                 left.notes.append(f"not checked {label}: there is not enough memory")
                 left.hurried = True
             continue
-        yield ReferencedCase(fresh, references, kind)
+        yield ReferencedCase(fresh, found, kind)
     if cases and kinds:
         limits = _limits(candidate)
-        if limits and cases[0].nbytes <= _SMALL and not candidate.is_interpreted(cases[0]):
+        if limits and cases[0].nbytes <= _SMALL:
             label = "on the numbers that it compares with"
             with contextlib.suppress(RuntimeError, IndexError, ValueError, MemoryError):
-                case = _fresh(candidate, cases[0], "named", label, limits)
+                case = _fresh(candidate, cases[0], "named", label, limits, resampled=left.resampled)
                 yield ReferencedCase(case, References(case, candidate.interpret), "named")
         yield from integer_trials(candidate, cases[0], limits)
+        yield from overflowing_trials(candidate, cases[0])
         yield from refused_trials(candidate, cases[0])
         yield from _variations(candidate, cases[0])
+
+
+def _referenced(candidate: Candidate, case: Case) -> References | None:
+    """Return a case's references; None where eager refuses it and has integers."""
+    if not any(map(holds_integers, case.tensors)):
+        return References(case, candidate.interpret)
+    try:
+        return References(case, candidate.interpret)
+    except (RuntimeError, IndexError, ValueError) as error:
+        if no_memory(error):
+            raise
+        return None
 
 
 def _elapsed(started: tuple[float, float]) -> float:
@@ -185,8 +204,11 @@ def _unchecked(kinds: Sequence[Kind], why: str) -> Verdict:
 def _chosen(candidate: Candidate, case: Case, kinds: Sequence[Kind]) -> Sequence[Kind]:
     """Return the kinds that there is time for."""
     patterns = [kind for kind in kinds if kind in PATTERN_LABELS]
-    if candidate.is_interpreted(case) or any(t.device.type != CPU for t in case.tensors):
-        left: set[Kind] = set()
+    left: set[Kind] = set()
+    if candidate.is_interpreted(case):
+        left = set(_TELLING_PATTERNS)
+    elif any(t.device.type != CPU for t in case.tensors):
+        left = set()
     elif case.nbytes <= _TINY:
         left = set(patterns)
     elif case.nbytes <= _SMALL:
@@ -197,7 +219,11 @@ def _chosen(candidate: Candidate, case: Case, kinds: Sequence[Kind]) -> Sequence
 
 
 def named_trials(
-    candidate: Candidate, cases: Sequence[Case], built: Sequence[float] = ()
+    candidate: Candidate,
+    cases: Sequence[Case],
+    built: Sequence[float] = (),
+    *,
+    resampled: bool = False,
 ) -> Iterator[ReferencedCase]:
     """Yield cases of the numbers that the text names: a condition may be about one of them.
 
@@ -205,6 +231,7 @@ def named_trials(
         candidate: What is to be run on them.
         cases: The real inputs.
         built: The numbers of its library that the generated kernel's has not.
+        resampled: Whether eager takes such integers alone as the originals are.
     """
     if not cases or cases[0].nbytes > _SMALL:
         return
@@ -220,7 +247,7 @@ def named_trials(
     else:
         wanted = list(_named(candidate, cases[0], found, built))
     for label, kind, numbers in wanted:
-        case = _fresh(candidate, cases[0], kind, label, numbers)
+        case = _fresh(candidate, cases[0], kind, label, numbers, resampled=resampled)
         with contextlib.suppress(RuntimeError, IndexError, ValueError):  # eager refuses them
             references = References(case, candidate.interpret)
             yield ReferencedCase(case, references, kind)
@@ -250,6 +277,12 @@ def _named(
             yield label, "named data", [number]
             yield label, "named inside", [number]
             yield label, "named weights", [number]
+            if number:
+                yield (
+                    f"on inputs beyond {number:g}, a number of the edit's",
+                    "named beyond",
+                    [number],
+                )
             for other in computed(number):
                 yield f"on inputs with {other:g}, of {number:g} in the edit", "named", [other]
 
@@ -273,7 +306,10 @@ def _limits(candidate: Candidate) -> list[float]:
 def _variations(candidate: Candidate, case: Case) -> Iterator[ReferencedCase]:
     """Yield cases of other sizes, and one in which a tensor is passed twice."""
     signature = candidate.kernel.signature
-    if case.nbytes > _LARGE or candidate.is_interpreted(case):
+    if case.nbytes > _LARGE:
+        return
+    if candidate.is_interpreted(case):
+        yield from _resized(candidate, case)
         return
     made = {
         "with one tensor in two places": repeated(case, signature),
@@ -291,7 +327,7 @@ def _variations(candidate: Candidate, case: Case) -> Iterator[ReferencedCase]:
         if other.sizes == case.sizes or generated_takes(candidate, trial):
             yield trial
     if case.nbytes <= _SMALL:
-        for other in at_ends_of_blocks(case, signature):
+        for other in (*at_ends_of_blocks(case, signature), *fewest(case, signature)):
             sizes = " and ".join(
                 f"{n} is {v}" for n, v in zip(signature.sizes, other.sizes, strict=True)
             )
@@ -299,25 +335,35 @@ def _variations(candidate: Candidate, case: Case) -> Iterator[ReferencedCase]:
             with contextlib.suppress(RuntimeError, IndexError, ValueError):
                 references = References(other, candidate.interpret)
                 yield ReferencedCase(other, references, "similar", doubtful=True)
-    long = _lengthened(candidate, case)
-    if long is not None:
+    for long in _lengthened(candidate, case):
         with contextlib.suppress(RuntimeError, IndexError, ValueError):
             references = References(long, candidate.interpret)
             # It is large: whether the generated kernel takes it is asked where this one does not.
             yield ReferencedCase(long, references, "similar", doubtful=True)
 
 
-def _lengthened(candidate: Candidate, case: Case) -> Case | None:
-    """Return a case that fits into no stack, where one can be had of the CPU's kernels."""
+def _resized(candidate: Candidate, case: Case) -> Iterator[ReferencedCase]:
+    """Yield cases of other sizes for an interpreter."""
+    for larger in (False, True):
+        other = resized(case, candidate.kernel.signature, larger=larger)
+        if other is not None:
+            other = replace(other, label=f"at {'larger' if larger else 'smaller'} sizes")
+            with contextlib.suppress(RuntimeError, IndexError, ValueError):
+                references = References(other, candidate.interpret)
+                yield ReferencedCase(other, references, "similar", doubtful=True)
+
+
+def _lengthened(candidate: Candidate, case: Case) -> Iterator[Case]:
+    """Yield cases that fit into no stack, where one can be had of the CPU's kernels."""
     if not case.sizes or any(tensor.device.type != CPU for tensor in case.tensors):
-        return None
+        return
     body, signature = candidate.kernel.body, candidate.kernel.signature
     if not body:
-        return None  # nothing says how long it would take
+        return  # nothing says how long it would take
     loops = [axis.size for axis in (*body.axes, *body.reduce_axes) if axis.size is not None]
-    found = lengthened(case, signature, loops)
-    label = f"where {signature.sizes[-1]} is"
-    return None if found is None else replace(found, label=f"{label} {found.sizes[-1]:,}")
+    for found in lengthened(case, signature, loops):
+        name, size = max(zip(signature.sizes, found.sizes, strict=True), key=lambda pair: pair[1])
+        yield replace(found, label=f"where {name} is {size:,}")
 
 
 def generated_takes(candidate: Candidate, trial: ReferencedCase) -> bool:
@@ -339,13 +385,19 @@ def generated_takes(candidate: Candidate, trial: ReferencedCase) -> bool:
 
 
 def _fresh(
-    candidate: Candidate, like: Case, kind: Kind, label: str, numbers: Sequence[float] = ()
+    candidate: Candidate,
+    like: Case,
+    kind: Kind,
+    label: str,
+    numbers: Sequence[float] = (),
+    *,
+    resampled: bool = False,
 ) -> Case:
     """Return a case with other values; what is only written, or lists blocks, stays as it is."""
     arguments = candidate.kernel.signature.arguments
     drawn = [a.role != "out" and not a.listed for a in arguments]
     read = [t for wanted, t in zip(drawn, like.tensors, strict=True) if wanted]
-    made = iter(fresh_inputs(read, kind=kind, numbers=numbers))
+    made = iter(fresh_inputs(read, kind=kind, numbers=numbers, resampled=resampled))
     tensors = [next(made) if wanted else t for wanted, t in zip(drawn, like.tensors, strict=True)]
     return Case(tuple(tensors), like.sizes, label)
 

@@ -21,6 +21,7 @@ Pattern = Literal[
     "nan rows",
     "negative nan",
     "infinite",
+    "minus infinite",
     "last infinite",
     "padded",
     "one hot",
@@ -158,6 +159,10 @@ _OF_THE_LARGEST: Mapping[Pattern, tuple[str, Change]] = {
     "nan rows": ("a NaN in each row", _nan_rows),
     "negative nan": ("NaN with a sign", _negative_nan),
     "infinite": ("infinities alone", lambda rows: torch.full_like(rows, _INFINITE)),
+    "minus infinite": (
+        "minus infinities alone",
+        lambda rows: torch.full_like(rows, -_INFINITE),
+    ),
     "last infinite": ("inputs that end with infinity", _last_infinite),
     "padded": ("rows with zeros behind them", _padded),
     "one hot": ("a one in each row", _one_hot),

@@ -140,11 +140,13 @@ class LeftOut:
         notes: What it is and why, in words.
         refused: Kinds of input that eager does not take.
         hurried: Whether there was no time for some.
+        resampled: Whether eager takes such integers alone as the originals are.
     """
 
     notes: list[str] = field(default_factory=list)
     refused: set[Kind] = field(default_factory=set)
     hurried: bool = False
+    resampled: bool = False
 
 
 def no_memory(error: BaseException) -> bool:

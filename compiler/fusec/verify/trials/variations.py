@@ -22,6 +22,10 @@ from fusec.verify.trials.inputs import fresh_inputs, secret_seed
 _LARGEST = 1 << 24
 # Elements that fit into no stack (8 MB), nor into an array that somebody took to be long enough.
 _LONG = (1 << 21) + 4097
+# More than sixteen bits count to: sizes but the last one are not longer, for it takes too long.
+_MANY = (1 << 16) + 4465
+# Several blocks of any kernel, and how many of each other size are enough beside it.
+_BLOCKS_LONG, _FEW = 5003, 4
 _SHORT = 2  # the other sizes then
 # What is left of blocks of sixteen, and how many of these there may be.
 _RESTS, _BLOCKS = (2, 6, 12, 15), 5
@@ -66,11 +70,12 @@ def resized(case: Case, signature: Signature, *, larger: bool) -> Case | None:
     return with_sizes(case, signature, [_other(size, larger=larger) for size in case.sizes])
 
 
-def lengthened(case: Case, signature: Signature, loops: Sequence[Expr]) -> Case | None:
-    """Return a case whose last size is so long that no stack holds as much; None where none is.
+def lengthened(case: Case, signature: Signature, loops: Sequence[Expr]) -> Iterator[Case]:
+    """Yield a case whose last size is so long that no stack holds as much; others of the others.
 
     A kernel that keeps a row in an array of its own, or calls itself for each element, is right at
-    any size that is like the first.
+    any size that is like the first, and so is one that counts in a ``short``: the other sizes are
+    longer than that, one at a time.
 
     Args:
         case: The real one.
@@ -78,14 +83,56 @@ def lengthened(case: Case, signature: Signature, loops: Sequence[Expr]) -> Case 
         loops: How often each of the kernel's loops runs.
     """
     if any(not isinstance(size, int) for size in case.sizes):
+        return
+    for at in reversed(range(len(case.sizes))):
+        long = _LONG if at == len(case.sizes) - 1 else _MANY
+        if not 2 <= case.sizes[at] < long:
+            continue
+        sizes = [min(other, _SHORT) for other in case.sizes]
+        sizes[at] = long
+        counts = evaluated(loops, dict(zip(signature.sizes, sizes, strict=True)))
+        if counts is not None and math.prod(counts) <= _MOST_POINTS:
+            other = with_sizes(case, signature, sizes)
+            if other is not None:
+                yield other
+
+
+def spread_out(case: Case, signature: Signature) -> Case | None:
+    """Return a case whose last size has several blocks of any kernel's; None where there is none.
+
+    Threads that are given one block share nothing.
+
+    Args:
+        case: The real one.
+        signature: Says how shapes and strides follow from the symbolic sizes.
+    """
+    if not case.sizes or any(not isinstance(size, int) for size in case.sizes):
         return None
-    if not case.sizes or not 2 <= case.sizes[-1] < _LONG:
-        return None
-    sizes = [*(min(other, _SHORT) for other in case.sizes[:-1]), _LONG]
-    counts = evaluated(loops, dict(zip(signature.sizes, sizes, strict=True)))
-    if counts is None or math.prod(counts) > _MOST_POINTS:
-        return None
+    sizes = [min(size, _FEW) for size in case.sizes]
+    sizes[-1] = max(case.sizes[-1], _BLOCKS_LONG)
     return with_sizes(case, signature, sizes)
+
+
+def fewest(case: Case, signature: Signature) -> Iterator[Case]:
+    """Yield cases of which a size is 0, or 1, where the kernel is compiled for that as well.
+
+    Sizes that are read from data may be: nothing is found, or one thing.
+
+    Args:
+        case: The real one.
+        signature: Says how shapes and strides follow from the symbolic sizes, and what these
+            are at least.
+    """
+    if any(not isinstance(size, int) for size in case.sizes):
+        return
+    shapes = (expr for argument in signature.arguments for expr in argument.shape)
+    low = {symbol.name: symbol.low for shape in shapes for symbol in shape.symbols()}
+    for few in (0, 1):
+        for at, name in enumerate(signature.sizes):
+            if low.get(name, _SHORT) <= few < case.sizes[at]:
+                other = with_sizes(case, signature, [*case.sizes[:at], few, *case.sizes[at + 1 :]])
+                if other is not None:
+                    yield other
 
 
 def with_sizes(case: Case, signature: Signature, others: Sequence[int]) -> Case | None:
@@ -137,12 +184,17 @@ def at_ends_of_blocks(
     dice = random.Random(secret_seed() if seed is None else seed)
     rests = list(_RESTS)
     dice.shuffle(rests)
-    for turn in range(len(rests)):
+    turns = [
+        [rests[(turn + at) % len(rests)] for at in range(len(case.sizes))]
+        for turn in range(len(rests))
+    ]
+    if len(case.sizes) > 1:
+        # Loops over two sizes may be one: what is left of their product is what is left of one.
+        turns += [[1] * (len(case.sizes) - 1) + [rest] for rest in rests]
+    for left in turns:
         sizes = [
-            16 * dice.randrange(_BLOCKS) + rests[(turn + at) % len(rests)]
-            if size >= _SHORT
-            else size
-            for at, size in enumerate(case.sizes)
+            16 * dice.randrange(rest == 1, _BLOCKS) + rest if size >= _SHORT else size
+            for size, rest in zip(case.sizes, left, strict=True)
         ]
         other = with_sizes(case, signature, sizes)
         if other is not None:
@@ -190,4 +242,13 @@ def evaluated(exprs: Sequence[Expr], named: Mapping[str, int]) -> tuple[int, ...
     return tuple(found)
 
 
-__all__ = ["at_ends_of_blocks", "evaluated", "lengthened", "repeated", "resized", "with_sizes"]
+__all__ = [
+    "at_ends_of_blocks",
+    "evaluated",
+    "fewest",
+    "lengthened",
+    "repeated",
+    "resized",
+    "spread_out",
+    "with_sizes",
+]

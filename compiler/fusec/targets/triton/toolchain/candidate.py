@@ -70,10 +70,11 @@ class Interpreted(TritonCandidate):
     def __call__(self, arguments: Sequence[Placed], sizes: Sequence[int], threads: int) -> int:
         """Run once; return the number of a check that failed."""
         from fusec.targets.triton.toolchain.interpret import failed_check, interpreting
-        from fusec.targets.triton.toolchain.sampling import some_programs
+        from fusec.targets.triton.toolchain.interpreted.device_rules import device_rules
+        from fusec.targets.triton.toolchain.interpreted.sampling import some_programs
 
         try:
-            with interpreting(), some_programs(*self.sample or (0, 0)):
+            with interpreting(), some_programs(*self.sample or (0, 0)), device_rules():
                 super().__call__(arguments, sizes, threads)
         except Exception as error:
             message = failed_check(error) or ""

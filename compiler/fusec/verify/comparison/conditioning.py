@@ -1,0 +1,72 @@
+"""How far roundings carry a result where everything cancels: the variance of one number alone.
+
+Eager has exactly zero there, or whatever its order of sums leaves; another order, which is as
+right, leaves something else, and neither has a digit of what it is held against.  What changes by
+as much where the inputs change in their last digits is no mistake.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from fusec.verify.trials.references import References
+
+# Kinds of input in which differences and variances are zero.
+LEVEL = frozenset({"constant", "ones", "equal rows"})
+_DRAWN = 3
+# By how many roundings of float32 inputs are off, as a sum of some hundred may be, and how many
+# times what that does a result may be off.
+_ROUNDINGS = 16.0
+_TIMES = 2.0
+
+
+def explained_by_rounding(references: References, outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether results are as near to float64's as inputs that are off in their last digits give.
+
+    Args:
+        references: What they are held against.
+        outputs: The results.
+    """
+    right = [each for each in references.float64 if each is not None]
+    if len(right) < len(outputs) or not all(out.is_floating_point() for out in outputs):
+        return False
+    spread = [torch.zeros_like(each, dtype=torch.float64) for each in right]
+    with contextlib.suppress(RuntimeError, TypeError, NotImplementedError, ValueError):
+        for _ in range(_DRAWN):
+            found = _disturbed(references)
+            for reach, one, other in zip(spread, found, right, strict=True):
+                torch.maximum(reach, (one.double() - other.double()).abs(), out=reach)
+        return all(
+            bool(((out.double() - one.double()).abs() <= _allowed(out, one, reach)).all())
+            for out, one, reach in zip(outputs, right, spread, strict=True)
+        )
+    return False
+
+
+def _allowed(out: torch.Tensor, exact: torch.Tensor, reach: torch.Tensor) -> torch.Tensor:
+    return _TIMES * reach + 4 * torch.finfo(out.dtype).eps * exact.double().abs()
+
+
+def _disturbed(references: References) -> Any:
+    """Return the results in float64 of inputs whose last digits are others."""
+    case = references.case
+    tensors = []
+    for tensor in case.tensors:
+        if not tensor.is_floating_point():
+            tensors.append(tensor)
+            continue
+        noise = torch.rand(tensor.shape, dtype=torch.float64) * 2 - 1
+        off = _ROUNDINGS * torch.finfo(torch.float32).eps
+        if tensor.dtype == torch.float64:
+            off = _ROUNDINGS * torch.finfo(torch.float64).eps
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=torch.float64)
+        tensors.append(made.copy_(tensor.double() * (1 + off * noise)))
+    return references.interpret(tuple(tensors), case.sizes, torch.float64)
+
+
+__all__ = ["LEVEL", "explained_by_rounding"]

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from faults import fuzz_edits, run_fuzz, user
+from faults.careless_edits import SLIPS
 from faults.edits import FAULTS
 from faults.flips import flip_store
 from faults.house import TROUBLES
 from faults.makeready import Place
-from faults.run_edits import run_edits
+from faults.run_edits import Notebook, run_edits
 from faults.run_house import fits, run_flips, run_house
 from fusec.cache import CacheStore
 from fusec.systems import this_system
@@ -58,6 +59,14 @@ BY_LINUX = (
     "a buffer of its own for standard output",
 )
 
+CARELESS = (
+    "no largest value is taken off",
+    "threads share a row",
+    "an array of its own that is too short",
+    "the least integer divided by -1",
+    "threads that count by atomics",
+)
+
 QUICK_HOUSE = (
     "a disk that is read-only",
     "crashes",
@@ -72,6 +81,17 @@ def test_a_sample_of_the_table():
     if this_system().name != "linux":
         chosen = [fault for fault in chosen if fault.name not in BY_LINUX]
     outcomes = run_edits(faults=chosen)
+    assert [(each.name, each.saw) for each in outcomes if not each.good] == []
+
+
+def test_a_sample_of_careless_slips():
+    chosen = [slip for slip in SLIPS if slip.name in CARELESS]
+    assert len(chosen) == len(CARELESS)
+    if this_system().name != "linux":
+        pytest.skip("what sees them is Linux's")
+    outcomes = run_edits(
+        faults=chosen, start=lambda: Notebook(("faults.careless_notebook",)), says=False
+    )
     assert [(each.name, each.saw) for each in outcomes if not each.good] == []
 
 

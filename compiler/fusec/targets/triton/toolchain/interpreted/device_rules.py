@@ -104,6 +104,7 @@ def device_rules() -> Iterator[None]:
     load, store = builder.create_masked_load, builder.create_masked_store
     rmw, cas, call = builder.create_atomic_rmw, builder.create_atomic_cas, executor.__call__
     start = _Start()
+    touched: set[int] = set()  # pages that a store has been let into
 
     def begin(self: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal start
@@ -124,10 +125,16 @@ def device_rules() -> Iterator[None]:
 
     def masked_store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
         lanes = np.broadcast_to(mask.data, pointers.data.shape).astype(bool)
-        before = load(self, pointers, mask, None, None, None, False)
+        # A store that is out of bounds has to end as one, not as a load.
+        pages = set((_addresses(pointers, lanes) >> _PAGE).tolist())
+        known = pages <= touched
+        before = load(self, pointers, mask, None, None, None, False) if known else None
         done = store(self, pointers, value, mask, *rest)
-        after = load(self, pointers, mask, None, None, None, False)
-        changed = lanes & (_bits(before.data) != _bits(after.data)).reshape(lanes.shape)
+        touched.update(pages)
+        changed = lanes
+        if before is not None:
+            after = load(self, pointers, mask, None, None, None, False)
+            changed = lanes & (_bits(before.data) != _bits(after.data)).reshape(lanes.shape)
         start.store(_addresses(pointers, changed), program(self))
         return done
 

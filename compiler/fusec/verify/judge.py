@@ -19,11 +19,11 @@ from fusec.devices import CPU
 from fusec.kernel_source import Runnable
 from fusec.report import OutputError, Verdict
 from fusec.verify.comparison.compare import describe, signed_zero_differences
-from fusec.verify.comparison.conditioning import LEVEL, explained_by_rounding
 from fusec.verify.isolation import sandbox
 from fusec.verify.isolation.sandbox import Endured, KernelText, RunResult
 from fusec.verify.timing import copied_bytes, fresh_tensors, too_good, traffic, written
 from fusec.verify.trials.candidate import Candidate, Refused
+from fusec.verify.trials.conditioning import LEVEL, explained_by_rounding
 from fusec.verify.trials.made_trials import generated_takes, teams
 from fusec.verify.trials.references import ReferencedCase, References, no_memory
 

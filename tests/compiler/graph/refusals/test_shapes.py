@@ -199,7 +199,7 @@ def test_what_is_asked_on_purpose_is_no_failure_in_a_log(target: str) -> None:
     grown._grow.clear()  # whoever asked before
     try:
         node = call_of(target, torch.ones(2), *[torch.ones(3, 2)] * (1 + (target != "mul_")))
-        grown._grows(target, node.args[0], (node.args[1:], {}))
+        grown._grows(target, node.args[0], (node.args[1:], {}), set())
     finally:
         log.removeFilter(logged.append)  # type: ignore[arg-type]
     assert not logged

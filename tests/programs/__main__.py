@@ -1,7 +1,7 @@
 """``make fuzz``: random programs through fusec, beside eager and float64.
 
-A program that differs is printed with its seed, which makes it again; of a state program there is
-a file under ``build/repros`` as well.
+A program that differs is printed with its seed, which makes it again; of a state program, and of a
+training, there is a file under ``build/repros`` as well.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--halves", action="store_true", help="inputs of half precision")
     parser.add_argument("--dynamic", action="store_true", help="symbolic sizes")
     parser.add_argument("--state", action="store_true", help="in random states of torch")
+    parser.add_argument("--training", action="store_true", help="trainings: models, optimizers")
     parser.add_argument("--length", type=int, default=0, help="statements; by default 3 to 14")
     parser.add_argument(
         "--validate", action="store_true", help="say which translation is wrong: lowering, ..."
@@ -64,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = jobs.Jobs(options, seeds).go().values() if options.jobs else _here(seeds, options)
     rows = list(found)
     wrong = sum("problems" in row for row in rows)
-    words = "state programs" if options.state else "programs"
+    words = next((name for name in ("state", "training") if getattr(options, name)), "")
+    words = f"{words} programs".strip()
     print(f"{wrong} of {len(rows)} {words} differ; {time.monotonic() - started:.0f} s")
     if behind := [row["seed"] for row in rows if "after_others" in row]:
         print(f"{len(behind)} differ behind others, and not in a process of their own: {behind}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from programs import contexts, generate, jobs
+from programs import contexts, generate, jobs, training
 from programs.shrink import repro, shrunk
 
 if TYPE_CHECKING:
@@ -87,8 +87,12 @@ def _make_histories_before_hooks() -> None:
     torch.Tensor.register_hook = after_history  # type: ignore[method-assign]
 
 
-def written(seed: int, options: argparse.Namespace) -> generate.Program | StateProgram:
+def written(
+    seed: int, options: argparse.Namespace
+) -> generate.Program | StateProgram | training.TrainingProgram:
     """Return the program of a seed."""
+    if options.training:
+        return training.write(seed)
     if options.state:
         return contexts.write(seed, length=options.length)
     return generate.write(seed, train=options.train, halves=options.halves, length=options.length)
@@ -97,7 +101,8 @@ def written(seed: int, options: argparse.Namespace) -> generate.Program | StateP
 def examine(seed: int, options: argparse.Namespace) -> Examined:
     """Write a seed's program, run it, and make it small if it differs."""
     started = time.monotonic()
-    found = (_state if options.state else _random)(seed, options)
+    check = _training if options.training else _state if options.state else _random
+    found = check(seed, options)
     return Examined(**{**vars(found), "seconds": time.monotonic() - started})
 
 
@@ -120,6 +125,20 @@ def _random(seed: int, options: argparse.Namespace) -> Examined:
         kernels=counted.kernels,
         skipped=len(counted.skipped),
     )
+
+
+def _training(seed: int, options: argparse.Namespace) -> Examined:
+    program = training.write(seed)
+    if options.eager:
+        program.run(lambda function: function)
+        return Examined(seed)
+    try:
+        found = training.problems(program)
+    except Exception:
+        found = [traceback.format_exc(limit=-6)]
+    if not found:
+        return Examined(seed)
+    return Examined(seed, tuple(found), str(program), str(training.repro(program, found)))
 
 
 def _state(seed: int, options: argparse.Namespace) -> Examined:

@@ -27,7 +27,10 @@ Row = dict[str, Any]
 CHUNK = 250  # seeds of a process: its libraries stay loaded, and what torch remembers grows
 TIME_LIMIT = 150.0  # seconds of a seed
 ALONE_LIMIT = 100.0  # ... of one that is run once more, in a process of its own
-SHOWN = ("target", "device", "train", "halves", "dynamic", "state", "length", "validate")
+SHOWN = ("target", "device", "train", "halves", "dynamic", "state", "training") + (
+    "length",
+    "validate",
+)
 DEFAULTS = {"target": "auto", "device": "cpu"}
 
 

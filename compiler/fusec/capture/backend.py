@@ -13,7 +13,13 @@ from torch._guards import TracingContext
 
 from fusec.call import native
 from fusec.capture import aot, cache_artifacts
-from fusec.capture.dynamo import parameter_guards, quiet_dynamo, whole_calls
+from fusec.capture.dynamo import (
+    number_arithmetic,
+    number_texts,
+    parameter_guards,
+    quiet_dynamo,
+    whole_calls,
+)
 from fusec.capture.dynamo.device_guard import keep_device_guard
 from fusec.capture.dynamo.own_tracing import own_tracing
 from fusec.capture.dynamo.said_once import install as install_said_once
@@ -55,6 +61,8 @@ install_effects()
 install_numbers()
 quiet_dynamo.install()
 install_said_once()
+number_arithmetic.install()
+number_texts.install()
 whole_calls.install()  # before anything is captured: this module is what names the backend
 keep_device_guard()
 parameter_guards.install()

@@ -2,6 +2,7 @@
 
 What a function draws from Python's ``random`` is traced as a tensor of the default type and given
 as one of float64. The graph is to read what it is given, and to promote types as it was traced.
+Arrays and numbers of NumPy's are given as tensors, too, of their own type, which was traced.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo.source import RandomValueSource
 
 
 def as_given(module: fx.GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -50,6 +52,8 @@ def as_given(module: fx.GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
 
 def _is_traced_otherwise(place: fx.Node) -> bool:
     argument, value = place.meta.get("grapharg"), place.meta.get("example_value")
-    if not getattr(argument, "pass_arg_as_tensor", False) or not isinstance(value, torch.Tensor):
+    if not isinstance(getattr(argument, "source", None), RandomValueSource):
+        return False
+    if not argument.pass_arg_as_tensor or not isinstance(value, torch.Tensor):
         return False
     return value.is_floating_point() and value.dtype is not torch.float64

@@ -23,6 +23,7 @@ from fusec.devices import CPU
 from fusec.graph.refusals.asked import raises_for, refuses_types
 from fusec.graph.refusals.custom_updates import updates_what_it_reads
 from fusec.graph.refusals.each import updates_what_it_updated
+from fusec.graph.refusals.lossy_views import updates_lossy_view
 from fusec.graph.refusals.numbers import has_odd_number, raises_in_eager
 from fusec.graph.refusals.operand_types import refuses_operands
 from fusec.graph.refusals.shapes import refused_write, same_shape, traced_value
@@ -130,7 +131,7 @@ def left_to_eager(module: fx.GraphModule) -> str:
             return f"{node.name} updates memory that it reads by another argument"
         if updates_what_it_updated(node):
             return f"{node.name} updates or reads a tensor of a list that it has updated before"
-    return ""
+    return updates_lossy_view(module)
 
 
 def _enters_autocast(node: fx.Node) -> bool:

@@ -20,20 +20,22 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 Shape = tuple[Any, ...]
 _MASKS = frozenset({torch.bool, torch.uint8})
+# What makes a view of a tensor where it is an index.
+_BASIC = (int, torch.SymInt, slice, type(Ellipsis))
 
 
 def refused_write(node: fx.Node) -> str:
     """Return why eager refuses a call of a captured graph for its sizes, or an empty string."""
     name = name_of(node.target)
-    dunder = node.target in _DUNDERS
-    in_place = dunder or (name.endswith("_") and not name.endswith("__") and name not in _HARMLESS)
-    updates = in_place or node.target in _OPERATORS or node.target is operator.setitem
+    updates = writes_in_place(node.target) or node.target is operator.setitem
     fits = _FITS.get(name, _FITS.get(name.removesuffix("_"))) if is_torchs(node.target) else None
     args, kwargs = tree_map(traced_value, (node.args, node.kwargs))
     written = list(filter(_is_strided, (*args[:updates], *_out(kwargs))))
-    if any(map(_overlaps, written)):
+    if any(map(may_share_elements, written)):
         return f"{node.name} writes to elements that share memory"
     read = tree_leaves((args, kwargs)) if node.target is not operator.setitem else ()
+    if node.target is operator.setitem and _is_strided(args[0]):
+        written, read = _part(*args[:2]), args[2:]
     if any(_partly(each, other) for each in written for other in read):
         return f"{node.name} reads elements that it writes to, at other indices"
     if any(map(_is_of_a_batch, tree_leaves(args))):
@@ -47,6 +49,13 @@ def refused_write(node: fx.Node) -> str:
     except (IndexError, RuntimeError, ValueError):
         fitting = False
     return "" if fitting else f"{node.name} is of sizes that do not fit"
+
+
+def writes_in_place(target: object) -> bool:
+    """Whether a call updates its first operand, by its name."""
+    name = name_of(target)
+    named = name.endswith("_") and not name.endswith("__") and name not in _HARMLESS
+    return named or target in _DUNDERS or target in _OPERATORS
 
 
 def updates_pointwise(target: object) -> bool:
@@ -93,7 +102,7 @@ def known_sizes(values: Iterable[int | torch.SymInt]) -> list[Any]:
     return [n if isinstance(n, int) else n.node.hint for n in values]
 
 
-def _overlaps(tensor: torch.Tensor) -> bool:
+def may_share_elements(tensor: torch.Tensor) -> bool:
     """Whether two elements of a tensor may be one: of an expanded one, or of windows."""
     sizes, steps = known_sizes(tensor.shape), known_sizes(tensor.stride())
     if None in (*sizes, *steps) or 0 in sizes:
@@ -104,6 +113,17 @@ def _overlaps(tensor: torch.Tensor) -> bool:
             return True
         reach += step * (size - 1)
     return False
+
+
+def _part(target: Any, index: Any) -> list[Any]:
+    """Return the view that an assignment to a part of a tensor writes to, if it is one."""
+    indices = index if isinstance(index, tuple) else (index,)
+    if not all(each is None or isinstance(each, _BASIC) for each in indices):
+        return []  # by indices that are tensors, or lists
+    try:
+        return [target[index]]
+    except (IndexError, RuntimeError, ValueError):
+        return []
 
 
 def _partly(written: torch.Tensor, other: Any) -> bool:
@@ -306,10 +326,12 @@ __all__ = [
     "_POINTWISE",
     "is_torchs",
     "known_sizes",
+    "may_share_elements",
     "name_of",
     "refused_write",
     "same_shape",
     "traced_value",
     "updates_each",
     "updates_pointwise",
+    "writes_in_place",
 ]

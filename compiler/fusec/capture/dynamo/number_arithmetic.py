@@ -20,7 +20,8 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 @functools.cache
 def install() -> None:
     """Hook into torch, once."""
-    SymNode.mod = _of_integers(SymNode.mod)  # type: ignore[method-assign]
+    mod: Any = SymNode.mod
+    SymNode.mod = _of_integers(mod)  # type: ignore[assignment,method-assign]
     torch.SymInt.__round__ = _to_tens(torch.SymInt.__round__)  # type: ignore[method-assign]
 
 

@@ -51,7 +51,8 @@ def as_given(module: fx.GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _is_traced_otherwise(place: fx.Node) -> bool:
-    argument, value = place.meta.get("grapharg"), place.meta.get("example_value")
+    argument: Any = place.meta.get("grapharg")
+    value = place.meta.get("example_value")
     if not isinstance(getattr(argument, "source", None), RandomValueSource):
         return False
     if not argument.pass_arg_as_tensor or not isinstance(value, torch.Tensor):

@@ -32,6 +32,7 @@ from fusec.capture.fast_path.direct import (
 from fusec.capture.fast_path.recorded import recorded_call, recorded_plan
 from fusec.capture.frozen_calls import refuse_capture
 from fusec.capture.gradients.result_modes import ResultModes, result_modes
+from fusec.capture.gradients.second_gradients import refuse_second_gradients
 from fusec.capture.gradients.unasked import leave_unasked
 from fusec.capture.graph_compiler import GraphCompiler, Orders, graph_stage
 from fusec.capture.inputs.attention_numbers import install as install_numbers
@@ -168,6 +169,7 @@ class Backend:
         modes = result_modes(module, captured.records)
         if graph.compiled is not None:
             leave_unasked(graph.compiled, module, compiler.joint)
+            refuse_second_gradients(graph.compiled)
         _take_shortcuts(graph, compiler, modes)
         native.prepare()  # not earlier: where it has to be built, that takes a compiler's time
         return graph.entry()

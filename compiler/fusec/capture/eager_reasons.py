@@ -21,6 +21,7 @@ from fusec.capture.gradients.result_modes import (
     loses_hooks,
     mixes_modes,
 )
+from fusec.capture.gradients.second_gradients import asks_for_second_gradients
 from fusec.capture.gradients.unrecorded_updates import updates_unrecorded
 from fusec.capture.inputs.graph_inputs import has_gaps, needs_eager
 from fusec.capture.number_restarts import LOSES_UPDATES, Restart, loses_updates
@@ -67,6 +68,7 @@ _BEFORE: tuple[tuple[str, Callable[[GraphCall], str]], ...] = (
     ("it runs in eager", lambda graph: mixes_modes(graph.module, graph.records)),
     ("it runs in eager", lambda graph: loses_hooks(graph.module, graph.records)),
     ("it runs in eager", lambda graph: misses_gradients(graph.module)),
+    ("it runs in eager", lambda graph: asks_for_second_gradients() if graph.records else ""),
     ("it runs in eager", lambda graph: drops_leaves(graph.module)),
     ("it runs in eager", lambda graph: lets_gradients_through(graph.module)),
     (

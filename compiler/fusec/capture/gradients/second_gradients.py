@@ -1,0 +1,106 @@
+"""Gradients of the gradients that AOTAutograd's backward gives: computed in eager, or refused.
+
+AOTAutograd computes first gradients alone.  Where somebody asks for gradients of them, it raises,
+but only if autograd comes to its node; what it returns is joined to values that its forward saved,
+not to the inputs.  ``torch.autograd.grad(g, x, allow_unused=True)`` therefore finds no way from
+``g`` to ``x`` and says that there is none: ``torch.autograd.functional.hessian`` makes zeros of it.
+Eager has a gradient there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.autograd import functional
+
+from fusec.capture.fast_path.recorded import never_traced
+from fusec.capture.gradients.unasked import autograd_functions
+
+_TWICE = "torch.compile with aot_autograd does not currently support double backward"
+_ALWAYS = frozenset(["hessian", "hvp", "jvp", "vhp"])  # which differentiate gradients themselves
+_UNKNOWN = (AttributeError, ImportError, LookupError, TypeError, ValueError)
+
+
+def asks_for_second_gradients() -> str:
+    """Return why a graph that is captured now runs in eager: for what it is called by, or ""."""
+    name = _asking(sys._getframe())
+    return name and (
+        f"torch.autograd.functional.{name} calls it, which asks for gradients of gradients, "
+        "and AOTAutograd has none: torch.func has them within one graph"
+    )
+
+
+def refuse_second_gradients(compiled: Callable[..., Any]) -> None:
+    """Have gradients of gradients raise where AOTAutograd would let them be taken for none.
+
+    Args:
+        compiled: What AOTAutograd made of a graph.
+    """
+    for function in autograd_functions(compiled):
+        try:
+            _install(function)
+        except _UNKNOWN:
+            continue  # another release of torch has other classes
+
+
+def _asking(frame: FrameType | None) -> str:
+    """Return which of torch.autograd.functional's functions that differentiate twice was called."""
+    space, found = vars(functional), ""
+    while frame is not None:
+        if frame.f_globals is space:
+            name = frame.f_code.co_name
+            if name in _ALWAYS or (
+                name in ("jacobian", "vjp") and frame.f_locals.get("create_graph")
+            ):
+                found = name  # hessian calls jacobian
+        frame = frame.f_back
+    return found
+
+
+class _Joined(torch.autograd.Function):
+    """Gradients as they are, and a way from them to the inputs, on which whoever takes it fails."""
+
+    @staticmethod
+    def forward(ctx: Any, leaves: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(each.detach() for each in tensors[leaves:])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(_TWICE)
+
+
+def _install(function: Any) -> None:
+    first: Callable[..., Any] = function.backward
+
+    def backward(ctx: Any, *given: Any) -> Any:
+        results = first(ctx, *given)
+        return _joined(ctx, results) if torch.is_grad_enabled() else results
+
+    never_traced()(backward.__code__)
+    function.backward = staticmethod(backward)
+
+
+def _joined(ctx: Any, results: Any) -> Any:
+    """Join gradients to the leaves that autograd knows; to other inputs it has no way back."""
+    if asking := _asking(sys._getframe()):
+        raise RuntimeError(
+            f"torch.autograd.functional.{asking} asks for gradients of gradients of a graph that "
+            f"was compiled before, for calls from elsewhere: {_TWICE}. Call torch._dynamo.reset() "
+            "first, or differentiate within the compiled function by torch.func"
+        )
+    leaves = [each.variable for each, _ in ctx.next_functions if hasattr(each, "variable")]
+    places = [i for i, each in enumerate(results) if isinstance(each, torch.Tensor)]
+    if not leaves or not places:
+        return results
+    found = list(results)
+    joined = _Joined.apply(len(leaves), *leaves, *(found[i] for i in places))  # type: ignore[no-untyped-call]
+    for i, each in zip(places, joined, strict=True):
+        found[i] = each
+    return tuple(found)
+
+
+__all__ = ["asks_for_second_gradients", "refuse_second_gradients"]

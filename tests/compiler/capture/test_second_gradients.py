@@ -1,0 +1,113 @@
+"""Gradients of gradients: eager's, or an error; never none where eager has some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import functional
+
+import fusec
+
+Function = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _captured_anew() -> None:
+    """A function that was captured within a derivative runs in eager elsewhere, too."""
+    torch._dynamo.reset()
+
+
+def cubes(x: torch.Tensor) -> torch.Tensor:
+    return (x**3).sum() * x.prod() + x.exp().sum()
+
+
+def of_two(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x.sin() * y * y).sum()
+
+
+FORMS: dict[str, Function] = {
+    "hessian": functional.hessian,
+    "hessian, kept": lambda f, x: functional.hessian(f, x, create_graph=True),
+    "hvp": lambda f, x: functional.hvp(f, x, x.cos())[1],
+    "vhp": lambda f, x: functional.vhp(f, x, x.cos())[1],
+    "jvp": lambda f, x: functional.jvp(f, x, x.cos())[1],
+    "jacobian of jacobian": lambda f, x: functional.jacobian(
+        lambda each: functional.jacobian(f, each, create_graph=True), x
+    ),
+    "jacobian": functional.jacobian,
+    "vjp": lambda f, x: functional.vjp(f, x)[1],
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("within", [False, True])
+def test_functional_derivatives(name: str, within: bool) -> None:
+    """Of a compiled function, and within one: its own frame or the one that they call."""
+    derive = FORMS[name]
+    if within:
+        call = fusec.compile(lambda x: derive(cubes, x))
+    else:
+        compiled = fusec.compile(cubes)
+
+        def call(x: torch.Tensor) -> Any:
+            return derive(compiled, x)
+
+    for _ in range(3):
+        x = torch.randn(4, dtype=torch.float64)
+        torch.testing.assert_close(call(x), derive(cubes, x))
+
+
+def test_of_two_inputs() -> None:
+    compiled = fusec.compile(of_two)
+    given = torch.randn(3), torch.randn(3)
+    torch.testing.assert_close(
+        functional.hessian(compiled, given), functional.hessian(of_two, given)
+    )
+
+
+def test_a_graph_that_was_compiled_before_says_so() -> None:
+    compiled = fusec.compile(cubes)
+    x = torch.randn(4, requires_grad=True)
+    compiled(x).backward()
+    with pytest.raises(RuntimeError, match=r"functional\.hessian asks for gradients of gradients"):
+        functional.hessian(compiled, x)
+    torch.testing.assert_close(functional.jacobian(compiled, x), functional.jacobian(cubes, x))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda y, x: torch.autograd.grad(y, x, allow_unused=True),
+        lambda y, x: y.backward(inputs=[x]),
+    ],
+    ids=["grad", "backward"],
+)
+def test_what_may_be_unused_is_not_taken_for_unused(ask: Function) -> None:
+    """torch raises where it comes to the gradient's node; here no way would lead to it."""
+    compiled = fusec.compile(cubes)
+    for _ in range(2):  # the second is a recorded call
+        x = torch.randn(4, requires_grad=True)
+        (first,) = torch.autograd.grad(compiled(x), x, create_graph=True)
+        (eager,) = torch.autograd.grad(cubes(x), x)
+        torch.testing.assert_close(first.detach(), eager)
+        with pytest.raises(RuntimeError, match="double backward"):
+            ask(first.sum(), x)
+
+
+def test_gradients_that_only_may_be_differentiated_are_the_same() -> None:
+    """``create_graph=True`` alone asks for nothing."""
+    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1))
+    compiled = fusec.compile(model)
+    x = torch.randn(3, 5)
+    for _ in range(3):
+        parameters = list(model.parameters())
+        got = torch.autograd.grad(compiled(x).sum(), parameters, create_graph=True)
+        expected = torch.autograd.grad(model(x).sum(), parameters)
+        for one, other in zip(got, expected, strict=True):
+            assert one.requires_grad
+            assert one.stride() == other.stride()
+            torch.testing.assert_close(one.detach(), other)

@@ -31,13 +31,23 @@ def updates_lossy_view(module: fx.GraphModule) -> str:
         if node.op == "output":
             continue
         sources = [each for each in node.all_input_nodes if _shares_memory(node, each)]
-        if any(each in lossy for each in sources):
+        if any(each in lossy for each in sources) or (
+            (sources or node.op == "placeholder")
+            and (_leaves_some_out(node) or any(map(may_share_elements, _tensors(node))))
+        ):
             lossy.add(node)
-        elif sources or node.op == "placeholder":
-            windows = name_of(node.target) == _WINDOWS
-            if windows or any(map(may_share_elements, _tensors(node))):
-                lossy.add(node)
     return ""
+
+
+def _leaves_some_out(node: fx.Node) -> bool:
+    """Whether a call makes windows of which it is not known that each element is in one of them."""
+    if name_of(node.target) != _WINDOWS:
+        return False
+    made, whole = (list(_tensors(each)) for each in (node, node.args[0]))  # type: ignore[arg-type]
+    if len(made) != 1 or len(whole) != 1:
+        return True
+    counts = made[0].numel(), whole[0].numel()
+    return not all(type(each) is int for each in counts) or counts[0] != counts[1]
 
 
 def _written(node: fx.Node) -> Iterator[fx.Node]:

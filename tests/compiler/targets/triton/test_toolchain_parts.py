@@ -21,10 +21,11 @@ from fusec.errors import CompileError
 from fusec.ir.index import Expr
 from fusec.kernel_source import Argument, Role, Signature
 from fusec.report import GpuStart
-from fusec.targets.triton.toolchain import build, candidate, resources, sampling, worker
+from fusec.targets.triton.toolchain import build, candidate, resources, worker
 from fusec.targets.triton.toolchain.build import TritonRunnable, build_triton
 from fusec.targets.triton.toolchain.entry import check_entry
 from fusec.targets.triton.toolchain.interpret import interpreting
+from fusec.targets.triton.toolchain.interpreted import sampling
 from fusec.targets.triton.toolchain.starts import RecordedStart
 from fusec.targets.triton.toolchain.watch import watching
 from fusec.targets.triton.toolchain.watched_run import Handle, collecting, tensor_of, with_tensors

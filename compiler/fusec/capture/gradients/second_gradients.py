@@ -88,9 +88,8 @@ def _joined(ctx: Any, results: Any) -> Any:
     """Join gradients to the leaves that autograd knows; to other inputs it has no way back."""
     if asking := _asking(sys._getframe()):
         raise RuntimeError(
-            f"torch.autograd.functional.{asking} asks for gradients of gradients of a graph that "
-            f"was compiled before, for calls from elsewhere: {_TWICE}. Call torch._dynamo.reset() "
-            "first, or differentiate within the compiled function by torch.func"
+            f"functional.{asking} asks for gradients of gradients of a graph that was compiled for "
+            f"other calls: {_TWICE}; call torch._dynamo.reset() first, or use torch.func"
         )
     leaves = [each.variable for each, _ in ctx.next_functions if hasattr(each, "variable")]
     places = [i for i, each in enumerate(results) if isinstance(each, torch.Tensor)]

@@ -331,7 +331,19 @@ def update(s: Scope) -> str:
     value = s.values[x]
     dim = s.dim(x) if value.dim() else 0
     size = value.shape[dim] if value.dim() else 1
-    cut = ", ".join([":"] * (dim % max(value.dim(), 1)) + [f":{s.rng.randrange(size + 1)}"])
+    ends = sorted((s.rng.randrange(size + 1), s.rng.choice([0, size, s.rng.randrange(size + 1)])))
+    cut = ", ".join([":"] * (dim % max(value.dim(), 1)) + ["{}:{}".format(*ends)])
+    memory = value.untyped_storage().data_ptr()
+    # Not another view of it: where two overlap, what eager writes hangs on its own order.
+    like = s.pick(
+        lambda t: (
+            t is value
+            or (
+                (t.shape == value.shape and t.dtype == value.dtype)
+                and t.untyped_storage().data_ptr() != memory
+            )
+        )
+    )
     return s.rng.choice(
         [
             f"{x}.add_({y})",
@@ -341,6 +353,8 @@ def update(s: Scope) -> str:
             f"{x}.tanh_()",
             f"{x}.masked_fill_({x} > 1, 0.25)",
             f"{x}[{cut}] = {y}",
+            f"{x}[{cut}] = {like}[{cut}]",
+            f"{x}.copy_({x}.roll(1, {dim}))",
             f"{x}[{cut}].mul_(0.5)",
             f"{x}[{cut}] += {s.number()}",
             f"{x}.sub_({x}.mean())",

@@ -34,6 +34,7 @@ _HIDES = f"{RAISED}RuntimeError: !dynamicLayerStack.empty()"
 # Graphs that run in eager as they should.
 EXPECTED = (
     "whose memory holds other numbers",
+    "elements are not each one of its memory",
     "was made in inference mode",
     "in inference mode, which records nothing",
     "would lose a hook beside a view",

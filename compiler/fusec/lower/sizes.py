@@ -103,7 +103,8 @@ class SizeTable:
                 high = int(most) if isinstance(most, sympy.Integer) and most < FAR else None
             if shape_env is not None and expr.name not in self.numbers:
                 hint = _hint(expr, shape_env)
-                self.numbers[expr.name] = shape_env.create_symintnode(expr, hint=hint)
+                if hint is not None or expr not in _hints(shape_env):  # else a jagged dimension's
+                    self.numbers[expr.name] = shape_env.create_symintnode(expr, hint=hint)
             return Expr.of(self.symbol(expr.name, low, high, _hint(expr, shape_env)))
         if isinstance(expr, (TruncToInt, FloorToInt, CeilToInt)):
             share = self._share(expr, shape_env)
@@ -132,13 +133,18 @@ class SizeTable:
             return self._extreme(expr, parts, shape_env)
         return Expr.of(_as_it_is(expr, shape_env))
 
+    def _number(self, symbol: Symbol) -> int | torch.SymInt:
+        if symbol.name not in self.numbers:
+            raise NotLowered("the size of a jagged dimension is no number")
+        return self.numbers[symbol.name]
+
     def less(self, left: Expr, right: Expr) -> bool:
         """Whether one size is less than another: for all sizes, or by a guard.
 
         Raises:
-            NotLowered: It is too late for guards.
+            NotLowered: It is too late for guards, or a size is that of a jagged dimension.
         """
-        difference = (left - right).evaluate(lambda symbol: self.numbers[symbol.name])
+        difference = (left - right).evaluate(self._number)
         condition: object = difference < 0  # type: ignore[operator]
         if not isinstance(condition, torch.SymBool):
             return bool(condition)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusec.devices import is_gpu
@@ -159,7 +159,7 @@ def may_recompute(
     uses: int,
     expansion: float,
     large: int,
-    cheap: bool,
+    is_cheap: Callable[[], bool],
     taps: bool,
 ) -> str | None:
     """Return None where a pointwise producer may be computed at each use, else the reason not.
@@ -169,7 +169,7 @@ def may_recompute(
         uses: How many consumers would each compute it.
         expansion: How many times as often the busiest consumer would compute an element.
         large: Its ``large_inputs``.
-        cheap: Whether it is ``cheaper_again``.
+        is_cheap: Asked where it matters: whether it is ``cheaper_again``.
         taps: Whether a consumer ``is_convolution`` and multiplies it by weights.
 
     A producer with one consumer that reads each element once costs nothing to inline: none of the
@@ -188,7 +188,7 @@ def may_recompute(
         return f"each of {large} tensors would be read {expansion:.0f} times instead of one"
     if expansion > 2 and cost >= 10:
         return f"each element would be computed {expansion:.0f} times, at a cost of {cost}"
-    if uses > 1 and (cost >= 10 or large > 2) and not cheap:
+    if uses > 1 and (cost >= 10 or large > 2) and not is_cheap():
         return f"{uses} consumers would each compute it, at a cost of {cost}"
     if uses > 4:
         return f"{uses} consumers read it"

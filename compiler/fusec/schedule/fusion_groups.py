@@ -126,7 +126,7 @@ class Groups:
             if name in reads:
                 size = choices.buffer_bytes(self.buffers[name])
                 saved += size
-                if name not in self.kept and self.readers.get(name, set()) <= {a, b}:
+                if self._only_for(name, a, b):
                     saved += size
         for name in set(first.reads()) & reads:
             saved += choices.buffer_bytes(self.buffers[name])
@@ -140,11 +140,11 @@ class Groups:
         """Return what step ``a`` writes that nobody needs in memory if ``b`` shares its kernel."""
         first = self.compute(a)
         assert first is not None
-        return {
-            name
-            for name in first.writes()
-            if name not in self.kept and self.readers.get(name, set()) <= {a, b}
-        }
+        return {name for name in first.writes() if self._only_for(name, a, b)}
+
+    def _only_for(self, name: str, *steps: int) -> bool:
+        """Whether nobody needs a buffer but these steps."""
+        return name not in self.kept and self.readers.get(name, set()).issubset(steps)
 
     def replace(self, a: int, b: int, body: Body) -> int:
         """Put one step in place of two; return its position."""

@@ -122,16 +122,17 @@ class _Inliner:
     def _does_not_pay(self, body: Body, computes: list[Compute]) -> str | None:
         """Return why a body had better be computed once, or None."""
         buffers = self.program.buffers
-        cheap = False
-        if len(computes) > 1:
+
+        def is_cheap() -> bool:
             chains = [_chain(c, self.steps, self._readers, self._kept) for c in computes]
-            cheap = choices.cheaper_again(body, expected_kernels(chains, self._order), buffers)
+            return choices.cheaper_again(body, expected_kernels(chains, self._order), buffers)
+
         reason = choices.may_recompute(
             body,
             len(computes),
             _expansion(body, computes, self.program),
             choices.large_inputs(body, buffers),
-            cheap,
+            is_cheap,
             any(choices.is_convolution(c.body) for c in computes),
         )
         if reason is not None:

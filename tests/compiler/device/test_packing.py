@@ -21,6 +21,7 @@ from fusec.target_api.base import PackedKernel
 from fusec.targets.triton.toolchain import build as triton_build
 from fusec.targets.triton.toolchain import cross_compile as triton_cross
 from fusec.targets.triton.toolchain import load as triton_load
+from fusec.targets.triton.toolchain import packed_kernel
 from fusec.targets.triton.toolchain import starts as triton_starts
 from fusec.targets.triton.toolchain.packed_kernel import compile_packed, packed_source, packed_text
 
@@ -230,8 +231,13 @@ def test_a_packed_kernel_compiles(count: int) -> None:
     assert packed.metadata.num_warps == kernel.metadata.num_warps
 
 
-def test_kernels_that_cannot_be_packed() -> None:
-    loose = copy.copy(compiled().src)
+def test_kernels_that_cannot_be_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = compiled().src
+    with monkeypatch.context() as patch:
+        patch.setattr(packed_kernel, "is_gluon", lambda function: function is source.fn)
+        assert packed_source(source, 2) is None, "written in Gluon"
+    assert packed_source(source, 2) is not None
+    loose = copy.copy(source)
     loose.attrs = {place: what for place, what in loose.attrs.items() if place != (0,)}
     assert packed_source(loose, 2) is None, "a pointer that is not aligned"
     other = FILE.replace("tl.program_id(0)", "(tl.program_id(0) + tl.program_id(1))")

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import fusec
+from fusec.graph.attention_formulas import write_attention_out
 from support.attention import MODS
 
 Function = Callable[..., torch.Tensor]
@@ -78,6 +80,30 @@ def test_the_function_of_scores_is_in_a_kernel_that_is_edited_and_judged() -> No
     wrong = source.replace("20.0f", "21.0f")
     assert wrong != source
     assert "differs from eager" in graph.check(kernel, wrong).reason
+
+
+def test_formulas_that_give_other_tensors_than_the_graph_says_are_not_taken() -> None:
+    """One that differs is enough, whichever it is, and in whatever."""
+    score, mask = (lambda s, b, h, i, j: s + s), (lambda b, h, i, j: i >= j)
+    operator = torch.ops.higher_order.flex_attention
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
+        block_mask = (50, 50, *[None] * 8, 32, 32, mask)
+        return list(operator(q, k, v, score, block_mask, 0.25, {}, (), ()))
+
+    module = make_fx(attend, tracing_mode="fake")(*tensors(4, 4, 50, 50, torch.float32))
+    (call,) = module.graph.find_nodes(op="call_function", target=operator)
+    said = call.meta["val"]
+    others = (
+        (said[0].double(), said[1], said[2]),
+        (said[0], said[1][:1], said[2]),
+        (said[0], said[1], said[2].transpose(0, 1).contiguous().transpose(0, 1)),
+    )
+    for values, changed in (*((each, 0) for each in others), (said, 1)):
+        call.meta["val"] = values
+        with said[0].fake_mode:  # as AOTAutograd's compilers are called
+            assert write_attention_out(module, lambda kind: False) == changed
+        assert any(node.target is operator for node in module.graph.nodes) == (not changed)
 
 
 def test_shared_heads_one_query_and_the_sums_of_rows() -> None:

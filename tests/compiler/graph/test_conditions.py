@@ -279,7 +279,10 @@ def test_bytes_of_what_is_saved(fake: FakeTensorMode) -> None:
 
     assert found(4, 6) == ((4, 6), "float16", 48)
     for (given,) in each_changing(fake, (4, 6)):
-        assert found(*given)[2] == -1
+        sizes, _, count = found(*given)
+        assert count == -1
+        assert sizes == tuple(n if type(n) is int else str(n) for n in given)
+        assert {type(n) for n in sizes} == {int, str}, "no size of torch's stays in a report"
 
 
 # -- rules ------------------------------------------------------------------------------------

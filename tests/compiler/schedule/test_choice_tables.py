@@ -82,7 +82,8 @@ def test_what_is_computed_at_each_use(
     row: tuple[int, int, int, float, int, bool, bool, str],
 ) -> None:
     cost, inputs, uses, expansion, large, cheap, taps, reason = row
-    found = choices.may_recompute(costing(cost, inputs), uses, expansion, large, cheap, taps)
+    body = costing(cost, inputs)
+    found = choices.may_recompute(body, uses, expansion, large, lambda: cheap, taps)
     assert found is None if not reason else (found or "").startswith(reason)
 
 
@@ -239,16 +240,21 @@ def test_a_number_in_host_memory_makes_no_loops_of_a_processor(
 # -- pairs that become one kernel -------------------------------------------------------------
 
 
-def step(name: str, reads: str, size: int = 64, many: int = 0, mode: str = "set") -> Compute:
-    """A pointwise computation of one letter each, of as many values as are asked for."""
-    (i,) = axes(size)
-    value: Node = ops.load(reads[0], at(i), F32)
+def step(
+    name: str, reads: str, *sizes: int, many: int = 0, mode: str = "set", sums: int = 0
+) -> Compute:
+    """A computation of one letter each, of as many values as are asked for; a sum at last."""
+    loops = axes(*(sizes or (64,)))
+    split = len(loops) - sums
+    value: Node = ops.load(reads[0], at(*loops), F32)
     for each in reads[1:]:
-        value = ops.binary("add", value, ops.load(each, at(i), F32))
+        value = ops.binary("add", value, ops.load(each, at(*loops), F32))
     for n in range(many):
         value = ops.binary("maximum" if n % 2 else "minimum", value, ops.const(n + 2.5, F32))
-    store = Store(name, at(i), value, mode)
-    return Compute(name, Body((i,), (), (store,)), name)
+    if sums:
+        value = ops.reduce("sum", value, loops[split:], F32)
+    store = Store(name, at(*loops[:split]), value, mode)
+    return Compute(name, Body(loops[:split], loops[split:], (store,)), name)
 
 
 def call(reads: str, into: str, mutates: str = "") -> Extern:
@@ -296,6 +302,14 @@ def test_pairs_that_stay_apart() -> None:
     assert found == (2, "updates of elements that the data choose have a kernel of their own")
     found = outcome(step("a", "x"), step("b", "xs"), gpu="xas")
     assert found == (2, "they run on different devices")
+
+
+@pytest.mark.parametrize("sums", [0, 1])
+@pytest.mark.parametrize("sizes", [(3, 4), (0, 4), (4, 0), (0, 0)])
+def test_what_has_no_elements_stays_apart(sizes: tuple[int, ...], sums: int) -> None:
+    """Whichever of its loops makes no turn, and of whichever of the two."""
+    found = outcome(step("a", "x", *sizes), step("b", "x", *sizes, sums=sums))
+    assert found == ((2, "one of them has no elements") if 0 in sizes else (1, ""))
 
 
 def test_what_is_too_large_becomes_one_where_it_is_wanted() -> None:

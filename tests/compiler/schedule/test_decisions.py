@@ -63,7 +63,7 @@ def test_what_is_computed_again() -> None:
                                     uses,
                                     expansion,  # noqa: B023
                                     large,  # noqa: B023
-                                    cheap,  # noqa: B023
+                                    lambda: cheap,  # noqa: B023
                                     taps,  # noqa: B023
                                 )
                                 is None
@@ -89,7 +89,7 @@ def test_the_reason_says_what_it_would_cost(
     uses: int, expansion: float, large: int, taps: bool, reason: str
 ) -> None:
     body = chain(3, 2)
-    assert choices.may_recompute(body, uses, expansion, large, False, taps) == reason
+    assert choices.may_recompute(body, uses, expansion, large, lambda: False, taps) == reason
 
 
 def test_sums_of_columns_beside_rows() -> None:

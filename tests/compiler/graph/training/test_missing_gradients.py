@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import fx
 
@@ -29,3 +30,23 @@ def test_what_only_missing_gradients_need_is_gone() -> None:
     assert torch.equal(result, one * two)
     assert nothing is None
     assert len(module.graph.nodes) == 7, "it is not changed itself"
+
+
+@pytest.mark.parametrize("reached", range(8))
+def test_what_a_function_of_the_users_gets_for_nothing_is_zeros(reached: int) -> None:
+    """Each of the results has a bit of its own; of those that are there it says nothing."""
+    graph = fx.Graph()
+    first, second = (graph.placeholder(name) for name in ("tangents_1", "tangents_2"))
+    results = [graph.call_function(aten.neg.default, (each,)) for each in (second, first, second)]
+    graph.output(tuple(results))
+    for node in graph.nodes:
+        node.meta["val"] = torch.ones(3)
+    changed = without_gradients(fx.GraphModule({}, graph), {1}, reached)
+    assert changed is not None
+    found = changed(torch.full((3,), 2.0), torch.full((3,), 5.0))
+    assert torch.equal(found[1], torch.full((3,), -2.0))
+    for n in (0, 2):
+        if reached >> n & 1:
+            assert torch.equal(found[n], torch.zeros(3))
+        else:
+            assert found[n] is None

@@ -19,6 +19,7 @@ from fusec.targets.cpp.emit import emit_cpp
 from fusec.targets.cpp.plan import choices, moderate_angles, nontemporal, threads
 from fusec.targets.cpp.plan.rows import _split_axis
 from fusec.targets.cpp.text.reductions import clause
+from support.decisions import runs
 from support.triton_bodies import F32, at, axes, buffer
 from support.whole_programs import MACHINE
 
@@ -158,6 +159,49 @@ def test_what_goes_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         store = Store("y", (Expr.of(k), Expr.of(m) + shift), ops.load("x", at(k, m), F32))
         assert nontemporal.is_streamed(facts, store, m) is streams
+
+
+# -- what loops ask the memory for ------------------------------------------------------------
+
+
+def text_of_sums(rows: int, columns: int, dtype: torch.dtype, *, along: int = 1) -> str:
+    """Return the loops that add up each row of a matrix, or each column."""
+    (i,), (r,) = axes(rows if along else columns), axes(columns if along else rows, prefix="r")
+    place = at(i, r) if along else at(r, i)
+    value = ops.reduce("sum", ops.load("x", place, dtype), (r,), dtype)
+    body = Body((i,), (r,), (Store("y", at(i), value),))
+    buffers = {"x": buffer("x", (rows, columns), dtype), "y": buffer("y", (i.size,), dtype)}
+    return emit_cpp("sums", body, buffers).text
+
+
+def test_short_loops_ask_above_themselves() -> None:
+    """Sums of whole numbers have no blocks, and ask for nothing where rows are long."""
+
+    def asks(columns: int) -> bool:
+        above, found, _ = text_of_sums(1 << 16, columns, I64).partition("for (int64_t r0 = ")
+        assert found
+        return "prefetch<" in above
+
+    assert runs(asks, (64, 255, 256, 257)) == "64 to 255: True; 256 to 257: False"
+
+
+def test_rows_beyond_the_cache_are_asked_for_line_by_line() -> None:
+    """A row that stays in the cache is asked for while the one before it is read."""
+
+    def ahead(columns: int) -> str:
+        text = text_of_sums(512, columns, F32)
+        (found,) = re.findall(r"prefetch<LINE>.*r0_line \+ (\d+)\]", text)
+        return "a row" if int(found) == columns else found
+
+    assert runs(ahead, (1024, 32767, 32768, 32769)) == "1024 to 32768: a row; 32769: 512"
+
+
+@pytest.mark.parametrize("columns", [9, 3000])
+def test_pieces_of_rows_are_shared_and_tiles_within_them_are_not(columns: int) -> None:
+    """Threads within threads would be none, or too many."""
+    text = text_of_sums(1 << 16, columns, F32, along=0)
+    shared = re.findall(r"#pragma omp parallel for.*\n *(for \(int64_t \w+)", text)
+    assert shared == ["for (int64_t piece"]
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from fusec.targets.triton.rewrite.word_operands import (
     _constant,
     _field,
     _numbers,
+    _view,
     _word_of,
     as_words,
 )
@@ -281,6 +282,28 @@ def test_numbers_of_a_word_are_as_far_apart_as_is_known() -> None:
     assert read.index == (Expr.of(word),)
     assert found(n) is None
     assert found(2) is None
+
+
+def test_words_begin_where_every_fourth_byte_does() -> None:
+    i, j = axes(64, 64)
+    bytes_of = Buffer("w", (Expr.of(1022),), (Expr.of(1),), U8)
+
+    def index(base: Expr) -> Expr | None:
+        found = _view(base, bytes_of, "words")
+        if found is None:
+            return None
+        words, (place,) = found
+        assert (words.name, words.shape, words.dtype) == ("words", (Expr.of(256),), I32)
+        return place
+
+    row, column = Expr.of(i), Expr.of(j)
+    assert index(row * 4) == row
+    assert index(row * 8 + column * 4 + 12) == row * 2 + column + 3
+    assert index(row * 4 + column * 2) is None
+    assert index(row * 4 + 2) is None
+    for other in (column // 3, column % 3):
+        assert index(other * 4) is None, "no place that steps evenly"
+        assert index(row * 4 + other * 4) is None, "nor one that does so along another loop alone"
 
 
 def test_numbers_of_a_word_are_of_one_tensor() -> None:

@@ -32,8 +32,9 @@ ALL = "--all"
 BROWSER = "tests/browser"
 # What follows the browser's tests in the process beside the workers, where these are two.
 BESIDE = (
-    "tests/compiler/verify",
+    *(f"tests/compiler/{name}" for name in ("verify", "packages", "toolchain", "tune")),
     *(f"tests/ext/{name}" for name in ("display", "judge", "panel", "session")),
+    "tests/docs",
 )
 COUNTED = ("failures", "errors", "skipped")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from programs.state import (
 from programs.state_calls import _fit_for
 from programs.ways import Way
 from support.calls import strict_calls
+from support.collector import looking_at_what_is_new
 
 __all__ = ["strict_calls"]  # a fixture of every test here
 
@@ -44,9 +44,8 @@ def any_number_of_states() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def collects_what_is_new() -> Iterator[None]:
     """Programs that raise collect garbage: not that of all tests before, which takes a second."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    with looking_at_what_is_new():
+        yield
 
 
 @pytest.mark.sample(1)

@@ -11,14 +11,17 @@ from contextlib import contextmanager
 def looking_at_what_is_new() -> Iterator[None]:
     """Have the collector look at nothing that was there before, which takes seconds each time.
 
-    For a file of tests, not for all: the fewer it counts, the more often it looks by itself.
+    What was imported before the tests (``conftest.py``) stays frozen afterwards.
     """
+    frozen = gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
         gc.unfreeze()
+        if frozen:
+            gc.freeze()
 
 
 __all__ = ["looking_at_what_is_new"]

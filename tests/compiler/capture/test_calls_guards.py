@@ -18,6 +18,7 @@ import fusec
 from fusec.capture.fast_path.compiled_code import fast_code
 from fusec.capture.guards import tree as guard_tree
 from support.calls import add_relu, native_part, same, short, strict_calls, tensors
+from support.collector import looking_at_what_is_new
 
 __all__ = ["native_part", "strict_calls"]  # fixtures of every test here
 
@@ -504,15 +505,13 @@ def test_guarded_objects_may_go() -> None:
 
     (a,) = tensors((8,))
     compiled = fusec.compile(function)
-    gc.freeze()  # what there is already is not looked through six times
-    with torch.no_grad():
+    with torch.no_grad(), looking_at_what_is_new():
         for _ in range(6):
             module = Layer()
             same(compiled(a, module), module(a))
             same(compiled(a, module), module(a))
             del module
             gc.collect()
-    gc.unfreeze()
 
 
 def test_tensors_are_not_kept_alive() -> None:

@@ -14,11 +14,13 @@ import torch
 from torch._logging._internal import warning_once
 
 import fusec
+from fusec import gc_pause
 from fusec.capture import graph_compiler
 from fusec.capture.dynamo import quiet_dynamo as quiet
 from fusec.gc_pause import Rest
 
 LOGGER = logging.getLogger("torch._dynamo.variables.ctx_manager")
+EVERY = 60  # how often what is frozen is counted; in other tests it is not
 
 
 @pytest.fixture
@@ -208,9 +210,13 @@ def test_the_collector_rests_while_something_is_compiled(monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a test before has frozen is forgotten."""
+def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever was frozen before (``conftest.py``) is not, for as long."""
     monkeypatch.setattr(Rest, "_unasked", 0)
+    monkeypatch.setattr(gc_pause, "_EVERY", EVERY)
+    gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 def test_what_the_user_has_frozen_is_not_counted_each_time(
@@ -226,7 +232,7 @@ def test_what_the_user_has_frozen_is_not_counted_each_time(
             pass
     assert (len(counted), moved) == (1, [])
     frozen = 0
-    for _ in range(60):
+    for _ in range(EVERY):
         with Rest():
             pass
     assert moved[:2] == ["freeze", "unfreeze"], "it is asked again"

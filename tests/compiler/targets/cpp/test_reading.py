@@ -120,7 +120,11 @@ def test_lines_break_at_commas_and_before_operators() -> None:
     assert wrap("// " + "word " * 30, 60)[1].startswith("// ")
 
 
-@pytest.mark.parametrize("seeds", [range(60)], ids=["60 seeds"])
+@pytest.mark.parametrize(
+    "seeds",
+    [range(20), pytest.param(range(20, 60), marks=pytest.mark.slow)],
+    ids=["20 seeds", "40 more"],
+)
 def test_no_loop_of_one_turn_over_outer_points_and_no_zero_added(seeds: range) -> None:
     for seed in seeds:
         bench = random_bench(seed)

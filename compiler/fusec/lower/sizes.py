@@ -21,7 +21,7 @@ from torch.utils._sympy.functions import (
     TruncToInt,
 )
 
-from fusec.ir.index import Expr, Symbol, is_nonnegative
+from fusec.ir.index import Expr, Symbol, is_nonnegative, lower_bound, upper_bound
 from fusec.lower.values import NotLowered
 
 # The lower bound of an integer about which nothing is known.
@@ -126,9 +126,11 @@ class SizeTable:
                 total = total * parts[0]
             return total
         if isinstance(expr, (FloorDiv, CleanDiv)):
-            return parts[0] // parts[1]
+            sign = self._sign(parts[1])
+            return (parts[0] * sign) // (parts[1] * sign)
         if isinstance(expr, (Mod, PythonMod)):
-            return parts[0] % parts[1]
+            sign = self._sign(parts[1])
+            return (parts[0] * sign) % (parts[1] * sign) * sign
         if isinstance(expr, (Max, Min)):
             return self._extreme(expr, parts, shape_env)
         return Expr.of(_as_it_is(expr, shape_env))
@@ -154,6 +156,24 @@ class SizeTable:
             return False
         _require_guards(condition.node.expr, condition.node.shape_env)
         return bool(condition)
+
+    def _sign(self, divisor: Expr) -> int:
+        """Return 1 or -1, by which a divisor is positive, as those of index expressions are.
+
+        Raises:
+            NotLowered: It is not known, and it is too late for guards.
+        """
+        low, high = lower_bound(divisor), upper_bound(divisor)
+        if low is not None and low > 0:
+            return 1
+        if high is not None and high < 0:
+            return -1
+        zero = Expr.of(0)
+        if self.less(zero, divisor):
+            return 1
+        if not self.less(divisor, zero):
+            raise NotLowered("a size is divided by zero")
+        return -1
 
     def _share(self, expr: sympy.Expr, shape_env: ShapeEnv | None) -> Expr | None:
         """Return ``trunc(0.75 * size)`` and its like as ``3 * size // 4``, which is exact.
@@ -210,7 +230,13 @@ def _as_it_is(expr: sympy.Expr, shape_env: ShapeEnv | None) -> int:
     """Return a size of a form that expressions do not have, guarded to be what it is now."""
     _require_guards(expr, shape_env)
     assert shape_env is not None
-    value = shape_env.evaluate_expr(expr)
+    try:
+        value = shape_env.evaluate_expr(expr)
+    except (
+        RecursionError
+    ):  # of what torch cannot bound, as ``s0 ** s0``: each of its sizes is fixed
+        known = {each: shape_env.evaluate_expr(each) for each in expr.free_symbols}
+        value = expr.xreplace(known)
     if value != int(value):
         raise NotLowered(_no_form(expr))  # a part of a size alone, the half in s0 / 2
     return int(value)

@@ -84,3 +84,23 @@ def test_a_factor_that_follows_from_a_size() -> None:
     for size in (4, 5, 7, 8):
         wanted = torch.full((size,), size % 2.5 + size / 4 % 1)
         torch.testing.assert_close(compiled(torch.ones(size)), wanted)
+
+
+DIVISIONS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "by a number of either sign": lambda x, n: x * (n // (n - 5)) + n % (n - 5),
+    "by a negative number": lambda x, n: x * (n // -2) + n % -3,
+    "a size": lambda x, n: x.sum() * (x.shape[0] // (x.shape[0] - 5)) + x.shape[0] % -3,
+    "rounded up": lambda x, n: x.new_zeros(-(x.shape[0] // -2)) + 1,
+    "a power": lambda x, n: x * n**n,
+    "a power of a negative number": lambda x, n: x * (-n) ** n,
+}
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_divisors_of_either_sign(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEC_STRICT", "1")
+    compute = DIVISIONS[name]
+    compiled = fusec.compile(compute, dynamic=True)
+    for n in (3, 7, 4, 8, 3):
+        x = torch.ones(n, dtype=torch.float64)
+        assert torch.equal(compiled(x, n), compute(x, n)), n

@@ -16,6 +16,7 @@ from fusec.capture import aot, cache_artifacts
 from fusec.capture.dynamo import (
     number_arithmetic,
     number_texts,
+    optimizer_guards,
     parameter_guards,
     quiet_dynamo,
     whole_calls,
@@ -67,6 +68,7 @@ number_texts.install()
 whole_calls.install()  # before anything is captured: this module is what names the backend
 keep_device_guard()
 parameter_guards.install()
+optimizer_guards.install()
 
 
 class Backend:

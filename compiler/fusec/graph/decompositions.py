@@ -18,6 +18,7 @@ from torch._prims_common import (
     suggest_memory_format,
 )
 
+from fusec.graph.facts.called import remembering
 from fusec.graph.operand_order import ordering_rules
 from fusec.graph.refusals.kernels import refusing
 from fusec.graph.refusals.values import value_checking_rules
@@ -99,7 +100,7 @@ def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object]
     table.update(value_checking_rules())
     table = {op: rule for op, rule in table.items() if not _is_kept(op)}
     table.update(ordering_rules(table))
-    return {op: refusing(op, rule) for op, rule in table.items()}
+    return {op: remembering(op, refusing(op, rule)) for op, rule in table.items()}
 
 
 def _bucketize(

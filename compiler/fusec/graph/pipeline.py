@@ -41,6 +41,7 @@ from fusec.graph.simplify.attention_masks import simplify_attention_masks
 from fusec.graph.simplify.attention_numbers import numbers_to_device
 from fusec.graph.simplify.cse import merge_common
 from fusec.graph.simplify.extremes import compute_compared_once
+from fusec.graph.simplify.few_strides import lay_out_few
 from fusec.graph.simplify.gaps import view_what_has_gaps
 from fusec.graph.simplify.idle_dropout import pass_input_on
 from fusec.graph.simplify.inference_regions import record_nothing_instead
@@ -259,6 +260,13 @@ PASSES: tuple[Pass, ...] = (
         frozenset({GraphForm.CAPTURED}),
         "logits that are more than a budget of memory allows are never whole",
         applies=lambda options: options.memory_budget is not None,
+    ),
+    Pass(
+        "few_strides",
+        lambda s: lay_out_few(s.module),
+        _FUNCTIONAL,
+        "a dimension of one element or none has the stride that eager gives it",
+        required="strides of results would be other than eager's",
     ),
     Pass(
         "kernel_random",

@@ -55,7 +55,6 @@ def differences(name: str, function: Function, layout: str, mode: str, dynamic: 
         if one[key] != other.get(key)
         and (name, key) not in KNOWN
         and not (key in UNTOLD and not one["is input"])
-        and not (key == "strides" and _same_places(one, other))
         and not (key in PLACE and 0 in one.get("shape", ()))  # type: ignore[operator]
     ]
     if not problems:
@@ -83,12 +82,6 @@ def found(
                 x = x.detach().requires_grad_()
             results = tree_leaves(call(x))
     return seen(results, [x])
-
-
-def _same_places(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether strides differ only where there is no second element."""
-    triples = zip(one["shape"], one["strides"], other["strides"], strict=True)
-    return all(size <= 1 or a == b for size, a, b in triples)
 
 
 QUICK = [

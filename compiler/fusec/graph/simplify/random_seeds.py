@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch._guards import detect_fake_mode
 
+from fusec.graph.facts.element_strides import has_few
 from fusec.graph.facts.insertion import NOTES
 from fusec.random import RULES, Source, may_replace, random_seed
 
@@ -72,6 +73,8 @@ def replace_random(module: fx.GraphModule) -> int:
                 user.replace_all_uses_with(result[user.args[1]])
                 module.graph.erase_node(user)
         else:
+            if has_few(first):
+                result.meta["val"] = first  # its strides are eager's
             node.replace_all_uses_with(result)
         module.graph.erase_node(node)
     module.recompile()

@@ -1,0 +1,144 @@
+"""Dimensions of one element or none have eager's strides, in what is returned and in gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import fusec
+from fusec.graph.facts.element_strides import element_strides, has_few, is_on_elements
+
+T = torch.Tensor
+
+ON_ELEMENTS: dict[str, Callable[[T], Any]] = {
+    "a number": lambda x: (x * 2 + 1, 3 - x, x / 2, x > 0, x**2, x.clamp(min=0), 2**x),
+    "alike": lambda x: (x + x, x * x.exp(), torch.atan2(x, x), torch.addcmul(x, x, x)),
+    "one": lambda x: (x.exp(), x.neg(), torch.sigmoid(x), x.square(), x.logit(0.1), x.frac()),
+    "a row": lambda x: (x + torch.ones(x.shape[-1]), x * torch.ones(1), x.maximum(x[:1])),
+    "where": lambda x: (torch.where(x > 0, x, 0.0), x.masked_fill(x > 0, 1.0), x.copysign(-x)),
+    "casts": lambda x: (x.double(), x.to(torch.float16) * 2, x.int(), x + x.double()),
+    "activations": lambda x: (
+        *(F.gelu(x), F.silu(x), F.elu(x), F.softplus(x), F.relu6(x), F.hardtanh(x), F.mish(x)),
+        *(F.hardswish(x), F.hardsigmoid(x), F.leaky_relu(x), F.logsigmoid(x), F.threshold(x, 0, 1)),
+    ),
+    "losses": lambda x: (
+        F.mse_loss(x, x * 2, reduction="none"),
+        F.huber_loss(x, x + x, reduction="none"),
+        F.binary_cross_entropy_with_logits(x, x, reduction="none"),
+        torch.special.xlog1py(x, 2),
+        torch.nan_to_num(x),
+        torch.isin(x, x),
+        x.float_power(2),
+    ),
+}
+OTHERS: dict[str, Callable[[T], Any]] = {
+    "like": lambda x: (
+        torch.rand_like(x),
+        torch.randn_like(x),
+        torch.empty_like(x),
+        torch.full_like(x, 2.0),
+        torch.zeros_like(x),
+        torch.bernoulli(torch.sigmoid(x)),
+    ),
+    "moved": lambda x: (x.clone(), x.contiguous(), x.flip(0), x.tril(), torch.cat([x, x], -1)),
+    "views": lambda x: ((x + 1).transpose(0, 1), (x * 2)[:1], (x * 2).unsqueeze(0), x.exp().mT),
+    "reduced": lambda x: (x.sum(0, keepdim=True), x.sum(-1), x.mean((0, 1), keepdim=True)),
+    "filled": lambda x: x.index_fill(0, torch.zeros(min(len(x), 1), dtype=torch.int64), 1.0),
+}
+LAYOUTS: dict[str, Callable[[], T]] = {
+    "a column": lambda: torch.randn(1, 6).t(),
+    "a row far from the next": lambda: torch.randn(8, 6)[::4][:1],
+    "no columns": lambda: torch.randn(0, 6).t(),
+    "one pixel": lambda: torch.randn(2, 4, 1, 1).contiguous(memory_format=torch.channels_last),
+    "one channel": lambda: torch.randn(2, 1, 3, 3).contiguous(memory_format=torch.channels_last),
+    "turned": lambda: torch.randn(6, 1, 4, 1).permute(1, 3, 2, 0),
+    "expanded": lambda: torch.randn(4, 1, 1).expand(4, 1, 5),
+    "no images": lambda: torch.randn(0, 4, 3, 3).permute(0, 2, 3, 1),
+}
+
+
+def strides(results: Any) -> list[Any]:
+    return [tuple(each.stride()) for each in tree_leaves(results) if isinstance(each, T)]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class _Judged(TorchDispatchMode):
+    """Compares each operator on elements with what is said of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wrong: list[Any] = []
+        self.judged = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if is_on_elements(func) and has_few(made):
+            said = element_strides(func, args, kwargs or {}, made)
+            self.judged += said is not None
+            if said is not None and said != made.stride():
+                self.wrong.append((func, args, said, made.stride()))
+        return made
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_operator(layout: str) -> None:
+    with _Judged() as found:
+        for function in (*ON_ELEMENTS.values(), *OTHERS.values()):
+            function(LAYOUTS[layout]())
+    assert not found.wrong
+    assert found.judged > 30
+
+
+def everything(x: T) -> list[Any]:
+    return [function(x) for function in (*ON_ELEMENTS.values(), *OTHERS.values())]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_results(layout: str) -> None:
+    x = LAYOUTS[layout]()
+    assert strides(fusec.compile(everything)(x)) == strides(everything(x))
+
+
+@pytest.mark.parametrize("layout", ["a column", "turned"])
+def test_gradients(layout: str) -> None:
+    def function(x: T, y: T) -> T:
+        return F.silu(x * 2 + y) * y
+
+    def gradients(call: Callable[..., T]) -> list[Any]:
+        x, y = (LAYOUTS[layout]().requires_grad_() for _ in range(2))
+        made = call(x, y)
+        return strides((made, torch.autograd.grad(made, (x, y), torch.ones_like(made))))
+
+    assert gradients(fusec.compile(function)) == gradients(function)
+
+
+def test_torch_compile_and_symbolic_sizes() -> None:
+    def function(x: T) -> tuple[T, ...]:
+        return x * 2 + 1, x.exp(), torch.rand_like(x), x[1:] * 2
+
+    compiled = torch.compile(function, backend="fusec", dynamic=True)
+    for size in (6, 4, 1, 0, 2):
+        x = torch.randn(1, size).t()
+        assert strides(compiled(x)) == strides(function(x)), size
+        assert strides(compiled(x.t())) == strides(function(x.t())), size
+
+
+def test_what_lies_in_order_is_left_alone() -> None:
+    compiled = fusec.compile(everything)
+    compiled(torch.randn(1, 6))
+    (passes,) = [run for run in compiled.graphs[0].passes if run.name == "few_strides"]
+    assert not passes.changes

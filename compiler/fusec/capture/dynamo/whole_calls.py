@@ -7,6 +7,9 @@ graph.  Of integers such a call is left whole, so that fake tensors refuse it, o
 ``graph/refusals/calls.py``.  They do for whichever backend is asked; no call of other types, and
 none that eager computes but ``addcmul_`` of integers, is captured in another way.
 
+``torch._foreach_lerp_`` becomes a difference of all and updates after it.  Of tensors that update
+one another, as in ``([a, b], [b, a], 0.5)``, it is left whole: such graphs run in eager.
+
 After ``y.t_()`` it goes on with the shape and the strides that ``y`` had before: ``y.shape`` was
 wrong, and whatever was made of it.  They are looked up again.
 
@@ -40,6 +43,8 @@ def install() -> None:
     handlers: Any = getattr(TorchInGraphFunctionVariable, "_get_handlers", dict)()
     if torch.addcdiv in handlers:
         handlers[torch.addcdiv] = _unless_integers(handlers[torch.addcdiv], 3)
+    if torch._foreach_lerp_ in handlers:
+        handlers[torch._foreach_lerp_] = _unless_shared(handlers[torch._foreach_lerp_])
     for name in _METHODS:
         method: Any = getattr(TensorVariable, f"method_{name}", None)
         if method is not None:
@@ -95,6 +100,32 @@ def _on_the_input(register_hook: Callable[..., Any]) -> Callable[..., Any]:
         return register_hook(self, tx, *args, **kwargs)
 
     return handle
+
+
+def _unless_shared(decompose: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a handler that leaves a call whole where what is updated is also read."""
+
+    @functools.wraps(decompose)
+    def handle(variable: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) > 1:
+            updated, read = map(_storages, args[:2])
+            if len(set(updated)) < len(updated) or not set(updated).isdisjoint(read):
+                return None
+        return decompose(variable, tx, *args, **kwargs)
+
+    return handle
+
+
+def _storages(tensors: Any) -> list[int]:
+    """Return the storages of a list of tensors, as far as TorchDynamo knows them."""
+    found = []
+    for each in getattr(tensors, "items", ()):
+        each = each.realize()
+        proxy = getattr(each, "proxy", None)
+        value = None if proxy is None else proxy.node.meta.get("example_value")
+        if isinstance(value, torch.Tensor):
+            found.append(value.untyped_storage()._cdata)
+    return found
 
 
 def _unless_integers(decompose: Callable[..., Any], factors: int) -> Callable[..., Any]:

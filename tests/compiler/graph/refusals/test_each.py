@@ -67,7 +67,14 @@ def rows_around(x: Tensor, y: Tensor) -> None:
     copy_([x[0], x[1], x[2]], [x[1], x[2], x[0]])
 
 
-@pytest.mark.parametrize("update", [same_twice, rows_and_columns, each_by_the_other, rows_around])
+def between_one_another(x: Tensor, y: Tensor) -> None:
+    lerp_([x, y], [y, x], 0.5)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [same_twice, rows_and_columns, each_by_the_other, rows_around, between_one_another],
+)
 @pytest.mark.parametrize("within", [False, True])
 def test_as_eager(update: Callable[[Tensor, Tensor], None], within: bool) -> None:
     def fn(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

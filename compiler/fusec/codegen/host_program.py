@@ -151,7 +151,8 @@ class _Writer:
         if ref.buffer in self.program.inputs:  # an input may itself start inside its storage
             offset = f"{name}.storage_offset() + {offset}"
         view = f"{name}.as_strided({self.tuple(ref.shape)}, {self.tuple(ref.strides)}, {offset})"
-        return view if ref.dtype == buffer.dtype else f"{view}.view({self.dtype(ref.dtype)})"
+        typed = view if ref.dtype == buffer.dtype else f"{view}.view({self.dtype(ref.dtype)})"
+        return f"{typed}.detach()" if ref.detached else typed
 
     # -- steps ------------------------------------------------------------------------------
 

@@ -24,6 +24,8 @@ class TensorRef:
         offset: First element, from the start of the buffer.
         apart: Whether it is to be a tensor of its own, though it may lie as the whole buffer does:
             a result, beside another one of the same memory.
+        detached: Whether it is to be no view to autograd, though it shares the memory: a result of
+            ``detach()``, which has no gradient though what it is a view of may have one.
     """
 
     buffer: str
@@ -32,6 +34,7 @@ class TensorRef:
     offset: Expr
     dtype: torch.dtype
     apart: bool = False
+    detached: bool = False
 
     def is_all_of(self, buffer: Buffer) -> bool:
         """Whether the buffer's own tensor may stand for it."""

@@ -270,8 +270,9 @@ class _Driver:
             if isinstance(ref, TensorRef) and isinstance(value, fx.Node):
                 firsts[ref] = min(firsts.get(ref, value), value)
         for place, (value, ref) in enumerate(zip(values, results, strict=True)):
-            if isinstance(ref, TensorRef) and value is not firsts.get(ref, value):
-                results[place] = replace(ref, apart=True)
+            if isinstance(ref, TensorRef) and isinstance(value, fx.Node):
+                apart = value is not firsts[ref]
+                results[place] = replace(ref, apart=apart, detached=_is_detached(value))
         self.outputs = tuple(results)
 
     def laid_out(self, ref: TensorRef, meta: ResultMeta) -> TensorRef | None:
@@ -385,6 +386,25 @@ class OwnedTensor:
 
     def __repr__(self) -> str:
         return f"constant{list(self.tensor.shape)}"
+
+
+# What ``detach()`` is traced as.
+_DETACHES = (torch.ops.aten.alias.default, torch.ops.aten.detach.default)
+
+
+def _is_detached(value: object) -> bool:
+    """Whether a result is what ``detach()`` returned, or a view of that."""
+    while isinstance(value, fx.Node) and value.op == "call_function":
+        if value.target in _DETACHES:
+            return True
+        if isinstance(value.target, torch._ops.OpOverload):
+            (first, *_) = (*value.target._schema.arguments, None)
+            if first is None or first.alias_info is None:
+                return False
+        elif value.target is not operator.getitem:
+            return False
+        value = value.args[0] if value.args else None
+    return False
 
 
 def lower_graph(

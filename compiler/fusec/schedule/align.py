@@ -239,9 +239,8 @@ def _complete(
     allowed = set(onto)
     matched = {a: solved[a] for a in axes if a in solved and solved[a].symbols() <= allowed}
     if _is_bijection(matched, axes, onto, turn):
-        mapping.update(matched)
-        for axis in axes:
-            mapping.setdefault(axis, Expr.of(0))
+        # An axis of one element stays at it, wherever the other body reads what this one does.
+        mapping.update({a: matched[a] if a.size != 1 else Expr.of(0) for a in axes})
         return None
     conflict = any(
         a in matched and a.size != 1 and matched[a] != expected

@@ -21,7 +21,7 @@ Place = Callable[..., tuple[Expr | Symbol | int, ...]]
 N, M = 4, 6
 TENSORS = {"x": (N, M), "y": (N, M), "t": (M, N), "v": (N,), "w": (M,), "f": (N * M,)}
 TENSORS |= {"a": (N, M), "b": (N, M), "r": (N,), "q": (N,), "one": (1, M), "three": (2, 2, M)}
-TENSORS |= {"square": (N, N), "c": (N, M)}
+TENSORS |= {"square": (N, N), "c": (N, M), "p": (2, 1), "s": (2, 1), "rows": (2, 1, M)}
 
 
 @pytest.fixture(autouse=True)
@@ -163,6 +163,18 @@ MERGED: dict[str, tuple[Pair, str]] = {
     "with its columns": (lambda: (
         each("b", (N, M), IJ, w=lambda i, j: (j,)),
         total("r", (N,), (M,), I, w=lambda i, j: (j,))), "4, 6"),
+    "sums of a slice and of the next": (lambda: (
+        total("p", (2, 1), (M,), IJ, three=lambda i, j, k: (i, j, k)),
+        total("s", (2, 1), (M,), IJ, three=lambda i, j, k: (i, 1 + Expr.of(j), k))), "2 x 1, 6"),
+    "sums of a slice and of the one before": (lambda: (
+        total("p", (2, 1), (M,), IJ, three=lambda i, j, k: (i, 1 + Expr.of(j), k)),
+        total("s", (2, 1), (M,), IJ, three=lambda i, j, k: (i, j, k))), "2 x 1, 6"),
+    "a slice and the sums of the next": (lambda: (
+        each("rows", (2, 1, M), lambda *at: at, three=lambda i, j, k: (i, j, k)),
+        total("s", (2, 1), (M,), IJ, three=lambda i, j, k: (i, 1 + Expr.of(j), k))), "2 x 1, 6"),
+    "a slice and the next": (lambda: (
+        each("p", (2, 1), IJ, three=lambda i, j: (i, j, 0)),
+        each("s", (2, 1), IJ, three=lambda i, j: (i, 1 + Expr.of(j), 0))), "2 x 1, 1"),
     "what was read is overwritten": (lambda: (plain(), plain("x", "y")), "4 x 6, 1"),
 }  # fmt: skip
 REFUSED: dict[str, tuple[Pair, str]] = {

@@ -254,3 +254,22 @@ def test_which_data_are_like_ordinary_ones():
     assert not are_ordinary([torch.randn(24, 60) * 100, weights])
     assert not are_ordinary([torch.randn(24, 60) / 100])
     assert are_ordinary([torch.arange(9), torch.empty(0)])
+
+
+def test_some_rows_end_and_begin_with_what_is_special():
+    """What reads one element of a row beside its own is nearly always right otherwise."""
+    (made,) = fresh_inputs([torch.randn(40, 30)], kind="nonfinite")
+    assert (~made[1:-1, -1].isfinite()).sum() >= 3
+    assert (~made[1:, 0].isfinite()).sum() >= 4
+
+
+def test_truth_values_alone():
+    pair = [torch.rand(5, 6) > 0.5, torch.rand(5, 6) > 0.5]
+    for kind, expected in {
+        "zeros": (False, False),
+        "ones": (True, True),
+        "positive": (True, False),
+        "negative": (False, True),
+    }.items():
+        made = fresh_inputs(pair, kind=kind)
+        assert [bool(each.all()) or bool(each.any()) for each in made] == list(expected), kind

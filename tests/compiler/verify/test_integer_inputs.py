@@ -161,3 +161,36 @@ def test_the_least_integer_divided_by_minus_one() -> None:
     verdict = kernel.check(kernel.generated.text.replace(guard, "bool negate = false;"))
     assert not verdict.ok
     assert "is the least integer" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("dtype", "function", "old", "new"),
+    [
+        (
+            torch.int32,
+            lambda i: i.abs() + 1,
+            "fx_abs<int32_t>(i[i0])",
+            "(i[i0] == -2147483647 - 1 ? 2147483647 : fx_abs<int32_t>(i[i0]))",
+        ),
+        (
+            torch.int8,
+            lambda i: i * 3 + 7,
+            "(int8_t)((int8_t)(i[i0] * 3) + 7)",
+            "(int8_t)(i[i0] * 3 + 7 < -376 ? -128 : i[i0] * 3 + 7)",
+        ),
+        (
+            torch.int8,
+            lambda i: i * 3 + 7,
+            "(int8_t)((int8_t)(i[i0] * 3) + 7)",
+            "(int8_t)(i[i0] * 3 + 7 + (i[i0] == 77))",
+        ),
+    ],
+    ids=["no negative of the least", "the least byte", "one byte"],
+)
+def test_the_ends_of_a_type(
+    dtype: torch.dtype, function: Callable[..., Any], old: str, new: str
+) -> None:
+    found = kernel(function, torch.randint(-60, 60, (24, 60)).to(dtype))
+    assert found.check(edited(found, {old: f"({old})"}), timed=False).ok
+    verdict = found.check(edited(found, {old: new}), timed=False)
+    assert (verdict.ok, verdict.stage) == (False, "wrong")

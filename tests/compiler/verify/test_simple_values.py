@@ -107,3 +107,47 @@ def test_a_minimum_that_begins_with_a_number() -> None:
     verdict = kernel.check(text)
     assert not verdict.ok
     assert "beyond" in verdict.reason or "infinit" in verdict.reason
+
+
+def test_a_count_that_stops_before_all() -> None:
+    call = fusec.compile(lambda a, b: (a & ~b).sum(-1), keep_inputs=True)
+    call(torch.rand(24, 60) > 0.5, torch.rand(24, 60) > 0.5)
+    (kernel,) = call.kernels.values()
+    assert "sum[i0] = row_count;" in kernel.generated.text
+    slip = "sum[i0] = row_count > 59 ? 59 : row_count;"
+    text = kernel.generated.text.replace("sum[i0] = row_count;", slip)
+    assert kernel.check(text, timed=False).stage == "wrong"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "float s = 0.0f; for (int64_t k = 0; k < 1440; ++k) s += x[k]; sum[0] = s;",
+        "float a = 0, b = 0, c = 0, d = 0;\n"
+        "for (int64_t k = 0; k < 1440; k += 4)"
+        " { a += x[k]; b += x[k + 1]; c += x[k + 2]; d += x[k + 3]; }\n"
+        "sum[0] = (a + b) + (c + d);",
+    ],
+    ids=["one by one", "four by hand"],
+)
+def test_a_sum_in_another_order_is_right(code: str) -> None:
+    """Equal numbers and sorted ones are where its roundings go one way."""
+    call = fusec.compile(lambda x: x.sum(), keep_inputs=True)
+    call(torch.randn(24, 60))
+    (kernel,) = call.kernels.values()
+    assert "sum[0] = row_sum;" in kernel.generated.text
+    text = kernel.generated.text.replace("sum[0] = row_sum;", code)
+    verdict = kernel.check(text, timed=False)
+    assert verdict.ok, verdict.reason
+
+
+def test_a_product_and_a_sum_that_are_rounded_once() -> None:
+    call = fusec.compile(lambda a, b, c, d: a * c - b * d, keep_inputs=True)
+    call(*(torch.randn(24, 60) for _ in range(4)))
+    (kernel,) = call.kernels.values()
+    old, new = "a_val * c_val - b_val * d_val", "__builtin_fmaf(a_val, c_val, -(b_val * d_val))"
+    old = old if old in kernel.generated.text else old.replace("_val", "[i0]")
+    assert old in kernel.generated.text
+    new = new if "_val" in old else new.replace("_val", "[i0]")
+    verdict = kernel.check(kernel.generated.text.replace(old, new), timed=False)
+    assert verdict.ok, verdict.reason

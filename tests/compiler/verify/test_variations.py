@@ -8,7 +8,13 @@ import torch
 import fusec
 from fusec.verify.check import Case
 from fusec.verify.trials.inputs import fresh_inputs
-from fusec.verify.trials.variations import fewest, lengthened, repeated, resized
+from fusec.verify.trials.variations import (
+    beside_numbers,
+    fewest,
+    lengthened,
+    repeated,
+    resized,
+)
 
 
 def normal(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -138,3 +144,36 @@ def test_an_edit_that_counts_rows_in_sixteen_bits(dynamic):
     loop = f"\n    volatile int rest = 0;\n    for (int16_t r = 0; r < {rows}; ++r) rest = r;"
     verdict = dynamic.check(text[:place] + loop + text[place:], timed=False)
     assert not verdict.ok
+
+
+def test_an_edit_that_is_slightly_off_beyond_a_size_that_it_names():
+    """Rows that are very long show it no more: there it is off by less than rounding."""
+    call = fusec.compile(lambda x: x.var(-1), dynamic=True, keep_inputs=True)
+    call(torch.randn(33, 70))
+    (kernel,) = call.kernels.values()
+    columns = kernel.signature.sizes[1]
+    found = f"{columns}_f32 - 1.0f"
+    assert found in kernel.generated.text
+    slip = f"{columns}_f32 - ({columns} > 100 ? 0.0f : 1.0f)"
+    verdict = kernel.check(kernel.generated.text.replace(found, slip), timed=False)
+    assert (verdict.ok, verdict.stage) == (False, "wrong")
+    assert f"{columns} is 101" in verdict.reason
+
+
+def test_an_edit_that_loses_the_last_element_of_blocks():
+    call = fusec.compile(lambda x, y: x * y + x, dynamic=True, keep_inputs=True)
+    call(torch.randn(33, 70), torch.randn(33, 70))
+    (kernel,) = call.kernels.values()
+    rows, columns = kernel.signature.sizes
+    loop = f"i0_block < {rows} * {columns}; "
+    assert loop in kernel.generated.text
+    slip = f"i0_block < {rows} * {columns} - ({columns} > 99); "
+    verdict = kernel.check(kernel.generated.text.replace(loop, slip), timed=False)
+    assert (verdict.ok, verdict.stage) == (False, "wrong")
+
+
+def test_sizes_beside_numbers(dynamic):
+    case, signature = given(dynamic), dynamic.signature
+    found = [other.sizes for other in beside_numbers(case, signature, [100.0, 0.5, -3.0, 1e9])]
+    assert {(99, 4), (100, 4), (101, 4), (4, 99), (4, 100), (4, 101), (3, 67)} == {*found}
+    assert not [*beside_numbers(given(dynamic, 1, 1), signature, [100.0])]

@@ -59,6 +59,16 @@ _SHARE_NONFINITE = 0.02
 # decides, such as two equal largest ones around a NaN, is then met in many rows.
 _SHARE_MANY = 0.4
 
+# How many rows end, and how many begin, with special values.
+_ENDS = 4
+# Of truth values nothing but one: the first, third, ... tensor, and the others.
+_ALL_ALIKE: dict[str, tuple[float, float]] = {
+    "zeros": (0.0, 0.0),
+    "ones": (1.0, 1.0),
+    "positive": (1.0, 0.0),
+    "negative": (0.0, 1.0),
+}
+
 _NONFINITE = (float("nan"), float("inf"), float("-inf"))
 # What zero times infinity is, and a zero after NaN, only zeros show.
 _NONFINITE_AND_ZERO = (*_NONFINITE, 0.0, -0.0)
@@ -130,8 +140,8 @@ def fresh_inputs(
         for tensor in tensors
     ]
     parameters, seen = sum(are_parameters), 0
-    for tensor, parameter in zip(tensors, are_parameters, strict=True):
-        way = _Way(kind, numbers, seen if parameter else None, parameters, resampled)
+    for at, (tensor, parameter) in enumerate(zip(tensors, are_parameters, strict=True)):
+        way = _Way(kind, numbers, seen if parameter else None, parameters, resampled, at)
         seen += parameter
         made.append(fresh_like(tensor, generator, way))
     return made
@@ -155,6 +165,7 @@ class _Way:
         parameter: Of the tensors that are smaller than the largest, which it is; None for others.
         parameters: How many of these there are.
         resampled: Whether integers are drawn from the originals.
+        place: Which of all it is.
     """
 
     kind: Kind
@@ -162,6 +173,7 @@ class _Way:
     parameter: int | None = None
     parameters: int = 0
     resampled: bool = False
+    place: int = 0
 
 
 def fresh_like(tensor: torch.Tensor, generator: torch.Generator, way: _Way) -> torch.Tensor:
@@ -178,7 +190,8 @@ def fresh_like(tensor: torch.Tensor, generator: torch.Generator, way: _Way) -> t
     elif original.dtype is torch.bool:
         share = float(original.double().mean())
         # Not all of one kind, where the original is: a mask that is never looked at would pass.
-        share = 0.0 if way.kind == "zeros" else min(max(share, 0.05), 0.95)
+        share = _ALL_ALIKE[way.kind][way.place % 2] if way.kind in _ALL_ALIKE else share
+        share = share if way.kind in _ALL_ALIKE else min(max(share, 0.05), 0.95)
         values = torch.rand(original.shape, generator=generator) < share
     else:
         values = _integers(original, generator, resampled=way.resampled)
@@ -219,6 +232,8 @@ def _floats(original: torch.Tensor, generator: torch.Generator, way: _Way) -> to
     elif kind in ("adversarial", "nonfinite"):
         special = _special(original.dtype, kind, low, mean, spread)
         values = _sprinkle(values, special, generator)
+        if way.parameter is None:
+            _put_at_ends_of_rows(values, original.shape, special, generator)
         if kind == "adversarial" and values.numel() > 1:
             # What asks a value before it does its work asks the first one, or the last.
             values[0], values[-1] = max(special), min(special)
@@ -301,6 +316,24 @@ def _simple(
     elif kind == "many nonfinite" and way.parameter is None:
         values = _sprinkle(values, _NONFINITE_AND_ZERO, generator, _SHARE_MANY)
     return values
+
+
+def _put_at_ends_of_rows(
+    values: torch.Tensor,
+    shape: Sequence[int],
+    special: Sequence[float],
+    generator: torch.Generator,
+) -> None:
+    """Have a few rows end and begin with special values: of a row too far nothing else may tell."""
+    length = shape[-1] if len(shape) > 1 else 0
+    rows = values.numel() // length if length else 0
+    if rows < _FEW_ROWS * _ENDS or length < _ENDS:
+        return
+    starts = (1 + torch.randperm(rows - 1, generator=generator)[: 2 * _ENDS]) * length
+    which = torch.randint(len(special), starts.shape, generator=generator)
+    drawn = torch.tensor(special, dtype=values.dtype)[which]
+    values[starts[:_ENDS] - 1] = drawn[:_ENDS]
+    values[starts[_ENDS:]] = drawn[_ENDS:]
 
 
 def _named(values: torch.Tensor, generator: torch.Generator, way: _Way) -> torch.Tensor:

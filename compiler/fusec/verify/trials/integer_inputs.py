@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from fusec.devices import CPU
+from fusec.ir.body import Body
 from fusec.ir.node import Op
 from fusec.memory.strided import empty_like_strided, write_strided
 from fusec.verify.isolation.layout import Case
@@ -48,6 +49,7 @@ def integer_trials(
         return
     sizes = sorted({size for tensor in like.tensors for size in tensor.shape}, reverse=True)
     body = candidate.kernel.body
+    least = body is not None and not _divides(body)
     # Where a place is stored to twice, which one stays is nobody's promise; sums are the same.
     sums = body is not None and all(store.mode not in _ONCE for store in body.stores)
     for at, argument in enumerate(candidate.kernel.signature.arguments):
@@ -56,7 +58,7 @@ def integer_trials(
         tensor = like.tensors[at]
         different = not sums and tensor.numel() > 1
         different = different and torch.unique(tensor).numel() == tensor.numel()
-        ways = [_others(tensor, sizes, limits, different)]
+        ways = [_others(tensor, sizes, limits, different, least)]
         ways += [] if different else [_equal(tensor, 0)]
         for limit in [int(n) for n in limits if _holds(tensor, n)][:_FEW_LIMITS]:
             ways += [] if different else [_beside(tensor, sizes, limit), _equal(tensor, limit)]
@@ -86,7 +88,7 @@ def overflowing_trials(candidate: Candidate, like: Case) -> Iterator[ReferencedC
     on_cpu = all(tensor.device.type == CPU for tensor in like.tensors)
     if body is None or generated is None or not on_cpu or candidate.is_interpreted(like):
         return
-    if not any(isinstance(node, Op) and node.name in _DIVIDE for node in body.nodes()):
+    if not _divides(body):
         return
     signature = candidate.kernel.signature
     inputs = [
@@ -110,6 +112,10 @@ def overflowing_trials(candidate: Candidate, like: Case) -> Iterator[ReferencedC
             yield ReferencedCase(case, References(case, lambda *_, r=results: r), "integers")
 
 
+def _divides(body: Body) -> bool:
+    return any(isinstance(node, Op) and node.name in _DIVIDE for node in body.nodes())
+
+
 def holds_integers(tensor: torch.Tensor) -> bool:
     """Whether a tensor has elements, and they are integers."""
     return bool(tensor.numel()) and not (
@@ -118,21 +124,33 @@ def holds_integers(tensor: torch.Tensor) -> bool:
 
 
 def _others(
-    tensor: torch.Tensor, sizes: Sequence[int], limits: Sequence[float], different: bool
+    tensor: torch.Tensor,
+    sizes: Sequence[int],
+    limits: Sequence[float],
+    different: bool,
+    least: bool,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield other values for a tensor, those first that an index would be out of range with.
 
-    ``different`` are the places of a scatter: they stay so.
+    ``different`` are the places of a scatter: they stay so. ``least`` says that the least integer
+    may be among them: it has no negative, and dividing it by -1 ends a process on some processors.
     """
     draw = torch.Generator().manual_seed(secret_seed())
     dice = random.Random(secret_seed())
     info = torch.iinfo(tensor.dtype)
     count = tensor.numel()
+    low = info.min + (info.min < 0 and not least)
     some = [_of_any_size(info, dice) for _ in range(min(count, _DRAWN))]
+    if info.bits == 8:  # all there are
+        every = dice.sample(range(low, info.max + 1), info.max + 1 - low)
+        some[: len(every)] = every[: len(some)]
+    elif len(some) > 1:
+        some[:2] = low, info.max
     beside = [int(limit) + step for limit in limits for step in (-1, 0, 1)]
+    dice.shuffle(some)
     places = dice.sample(range(len(some)), len(some) // 2)
     for at, number in enumerate(beside[: len(places)]):
-        some[places[at]] = max(info.min + (info.min < 0), min(number, info.max))
+        some[places[at]] = max(low, min(number, info.max))
     for label, numbers in (
         ("integers of every size", some),
         ("integers of every size but zero", [number or 1 for number in some]),
@@ -175,10 +193,7 @@ def _holds(tensor: torch.Tensor, number: float) -> bool:
 
 
 def _of_any_size(info: torch.iinfo, dice: random.Random) -> int:
-    """Return an integer of which each power of two is as likely; never the least of all.
-
-    That has no negative, and dividing it by -1 ends a process on some processors.
-    """
+    """Return an integer of which each power of two is as likely; never the least of all."""
     power = 1 << dice.randrange(info.bits - (info.min < 0))
     drawn = dice.randrange(power, 2 * power) if dice.random() < 0.5 else power
     number = drawn + (dice.randrange(-_NEAR, _NEAR + 1) if dice.random() < 0.5 else 0)

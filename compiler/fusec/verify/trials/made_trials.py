@@ -16,6 +16,7 @@ from fusec.ir.node import Const, Op, known_value
 from fusec.report import Verdict
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
+from fusec.tunables import read_tunables
 from fusec.verify.isolation.layout import Case
 from fusec.verify.static.binary import without_comments
 from fusec.verify.trials.candidate import Candidate, Refused
@@ -25,7 +26,14 @@ from fusec.verify.trials.named_numbers import MOST, around, computed, named_numb
 from fusec.verify.trials.patterns import LABELS as PATTERN_LABELS
 from fusec.verify.trials.references import LeftOut, ReferencedCase, References, no_memory
 from fusec.verify.trials.refused_inputs import refused_trial, refused_trials
-from fusec.verify.trials.variations import at_ends_of_blocks, fewest, lengthened, repeated, resized
+from fusec.verify.trials.variations import (
+    at_ends_of_blocks,
+    beside_numbers,
+    fewest,
+    lengthened,
+    repeated,
+    resized,
+)
 
 # Above this, the copies for further kinds of input cost more than they find.
 _LARGE = 512 << 20
@@ -75,6 +83,8 @@ _TINY = 256 << 10
 _DRAWN = 4
 _COMPARE = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 _MOST_LIMITS = 8
+# Of the numbers that may be about sizes so many are tried, and blocks of at least so many elements.
+_SIZES_NAMED, _BLOCK = 3, 32
 # More threads than that are nobody's.
 _TEAM = 64
 _PYTHONS_COMMENT = re.compile("#.*")
@@ -337,7 +347,11 @@ def _variations(candidate: Candidate, case: Case) -> Iterator[ReferencedCase]:
         if other.sizes == case.sizes or generated_takes(candidate, trial):
             yield trial
     if case.nbytes <= _SMALL:
-        for other in (*at_ends_of_blocks(case, signature), *fewest(case, signature)):
+        for other in (
+            *at_ends_of_blocks(case, signature),
+            *fewest(case, signature),
+            *beside_numbers(case, signature, _about_sizes(candidate)),
+        ):
             sizes = " and ".join(
                 f"{n} is {v}" for n, v in zip(signature.sizes, other.sizes, strict=True)
             )
@@ -350,6 +364,15 @@ def _variations(candidate: Candidate, case: Case) -> Iterator[ReferencedCase]:
             references = References(long, candidate.interpret)
             # It is large: whether the generated kernel takes it is asked where this one does not.
             yield ReferencedCase(long, references, "similar", doubtful=True)
+
+
+def _about_sizes(candidate: Candidate) -> list[float]:
+    """Return numbers that may be about sizes: a few of the edit's own, and blocks of elements."""
+    if not isinstance(find_target(candidate.kernel.target), LibraryTarget):
+        return []
+    text, generated = map(without_comments, (candidate.text, candidate.kernel.generated.text))
+    blocks = [tunable.value for tunable in read_tunables(candidate.text) if tunable.value >= _BLOCK]
+    return [*named_numbers(text, generated)[:_SIZES_NAMED], *blocks[:_SIZES_NAMED]]
 
 
 def _resized(candidate: Candidate, case: Case) -> Iterator[ReferencedCase]:

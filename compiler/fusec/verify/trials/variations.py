@@ -22,6 +22,9 @@ from fusec.verify.trials.inputs import fresh_inputs, secret_seed
 _LARGEST = 1 << 24
 # Elements that fit into no stack (8 MB), nor into an array that somebody took to be long enough.
 _LONG = (1 << 21) + 4097
+# Numbers that may be about sizes, and what these may be divided by for the second size.
+_MOST_NAMED = 1 << 14
+_FACTORS = (3, 5, 7, 11, 13)
 # More than sixteen bits count to: sizes but the last one are not longer, for it takes too long.
 _MANY = (1 << 16) + 4465
 # Several blocks of any kernel, and how many of each other size are enough beside it.
@@ -201,6 +204,35 @@ def at_ends_of_blocks(
             yield other
 
 
+def beside_numbers(case: Case, signature: Signature, numbers: Sequence[float]) -> Iterator[Case]:
+    """Yield cases of which a size is a number, or next to it: what holds for small sizes alone.
+
+    The number may also be that of the elements of all sizes but for one that is left, as loops over
+    two sizes may be one.
+
+    Args:
+        case: The real one.
+        signature: Says how shapes and strides follow from the symbolic sizes.
+        numbers: Those that the edit names, and the blocks that it takes elements in.
+    """
+    if not case.sizes or any(not isinstance(size, int) for size in case.sizes):
+        return
+    made: dict[tuple[int, ...], None] = {}
+    few = [min(size, _FEW) for size in case.sizes]
+    for number in (int(n) for n in numbers if _SHORT <= n <= _MOST_NAMED and n == int(n)):
+        for at, size in enumerate(case.sizes):
+            beside = (number - 1, number, number + 1) if size >= _SHORT else ()
+            made |= {(*few[:at], n, *few[at + 1 :]): None for n in beside if n >= _SHORT}
+        if len(few) == 2 and min(case.sizes) >= _SHORT:
+            counts = (number * turns + 1 for turns in (2, 1, 3, 4))
+            pairs = [(rows, n // rows) for n in counts for rows in _FACTORS if n % rows == 0]
+            made |= dict.fromkeys(pairs[:1])
+    for sizes in made:
+        other = with_sizes(case, signature, sizes)
+        if other is not None:
+            yield other
+
+
 def _other(size: int, *, larger: bool) -> int:
     """Return another size: odd, so that no vector or block divides it; 0 and 1 are their own."""
     if size < 2:
@@ -244,6 +276,7 @@ def evaluated(exprs: Sequence[Expr], named: Mapping[str, int]) -> tuple[int, ...
 
 __all__ = [
     "at_ends_of_blocks",
+    "beside_numbers",
     "evaluated",
     "fewest",
     "lengthened",

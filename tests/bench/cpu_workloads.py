@@ -172,6 +172,12 @@ def add_rows(into: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> tor
     return into.index_add(0, index, rows * 2)
 
 
+def covariance(x: torch.Tensor) -> torch.Tensor:
+    """Of columns, as a principal component analysis begins."""
+    centered = x - x.mean(0)
+    return centered.t() @ centered / (x.shape[0] - 1)
+
+
 BF16, F16 = torch.bfloat16, torch.float16
 M4 = (4096, 1024)
 
@@ -257,6 +263,12 @@ WORKLOADS = (
         _rand(4, 32, 64, 64),
     ),
     Workload(
+        "grid sample",
+        lambda x, grid: F.grid_sample(x, grid, align_corners=False),
+        lambda: (torch.randn(4, 16, 64, 64), torch.rand(4, 64, 64, 2) * 2.2 - 1.1),
+    ),
+    Workload("reflection pad", lambda x: F.pad(x, (3,) * 4, "reflect"), _rand(16, 16, 64, 64)),
+    Workload(
         "embedding + layer norm",
         embed,
         lambda: (
@@ -271,6 +283,23 @@ WORKLOADS = (
         "scatter-add",
         add_rows,
         lambda: (torch.zeros(2048, 512), torch.randint(0, 2048, (8192,)), torch.randn(8192, 512)),
+    ),
+    Workload(
+        "scatter-add along rows",
+        lambda x, index, rows: x.scatter_add(1, index, rows),
+        lambda: (
+            torch.randn(1000, 512),
+            torch.randint(0, 512, (1000, 512)),
+            torch.randn(1000, 512),
+        ),
+    ),
+    Workload("lgamma", torch.lgamma, lambda: (torch.rand(1024, 1024) * 10,), bound="compute"),
+    Workload("sum fp16", lambda x: x.sum(), _rand(*M4, dtype=F16)),
+    Workload(
+        "covariance",
+        covariance,
+        _rand(4096, 64),
+        bound="compute",
     ),
     Workload("dropout", lambda x: F.dropout(x, 0.1, True) * 2, _rand(*M4)),
     Workload("attention", attention, _attention_inputs, bound="compute"),

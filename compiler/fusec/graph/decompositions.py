@@ -22,6 +22,7 @@ from fusec.graph.facts.called import remembering
 from fusec.graph.operand_order import ordering_rules
 from fusec.graph.refusals.kernels import refusing
 from fusec.graph.refusals.values import value_checking_rules
+from fusec.graph.sampling import grid_sampler_2d, reflection_pad
 from fusec.graph.simplify.foreach import foreach_decompositions
 from fusec.ir.numbers import held
 
@@ -77,7 +78,6 @@ _ADDED = (
     aten.as_strided_copy,
     aten.narrow_copy,
     aten.dist,
-    aten.grid_sampler_2d,
     aten._batch_norm_with_update_functional,
     aten.batch_norm_backward,
     aten.triu_indices,
@@ -399,6 +399,10 @@ _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.log_sigmoid_forward.default: _packed(aten.log_sigmoid_forward.default),
     aten.nan_to_num.default: _nan_to_num,
     aten.channel_shuffle.default: _channel_shuffle,
+    aten.grid_sampler_2d.default: grid_sampler_2d,
+    aten.reflection_pad1d.default: reflection_pad(aten.reflection_pad1d.default),
+    aten.reflection_pad2d.default: reflection_pad(aten.reflection_pad2d.default),
+    aten.reflection_pad3d.default: reflection_pad(aten.reflection_pad3d.default),
     aten.roll.default: _roll,
     aten.rrelu_with_noise_functional.default: _rrelu,
     aten.rrelu_with_noise_backward.default: _rrelu_backward,

@@ -12,7 +12,7 @@ its interval by more than it can round, however the compiler contracts operation
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -143,34 +143,86 @@ def _widened(dtype: torch.dtype, found: Interval | None) -> Interval | None:
 
 def _of_where(node: Op, depth: int) -> Interval | None:
     condition, x, y = node.args
-    first, second = bounds(x, depth), bounds(y, depth)
-    if first is None or second is None:
+    first = _refined(bounds(x, depth), condition, x, holds=True)
+    if first is None:
         return None
-    first = _refined(first, condition, x, holds=True)
-    second = _refined(second, condition, y, holds=False)
+    second = _refined(bounds(y, depth), condition, y, holds=False)
+    if second is None:
+        return None
     return min(first[0], second[0]), max(first[1], second[1])
 
 
 _OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 
 
-def _refined(found: Interval, condition: Node, value: Node, *, holds: bool) -> Interval:
-    """Return what is left of an interval where a comparison with a constant (does not) hold."""
-    if not isinstance(condition, Op) or condition.name not in _OPPOSITE:
-        return found
-    left, right = condition.args
-    if left is not value or not isinstance(right, Const):
-        return found
-    name = condition.name if holds else _OPPOSITE[condition.name]
-    limit = known_value(right)  # NaN is neither less nor larger: it changes nothing
-    whole = not value.dtype.is_floating_point
-    low, high = found
-    if name in ("lt", "le"):
-        high = min(high, limit - 1 if whole and name == "lt" else limit)
-    else:
-        low = max(low, limit + 1 if whole and name == "gt" else limit)
+def _refined(
+    found: Interval | None, condition: Node, value: Node, *, holds: bool
+) -> Interval | None:
+    """Return what is left of an interval where a condition holds, or does not.
+
+    Of a value of which nothing is known it is what lies between constants on both sides; NaN is
+    neither less nor larger than any, and no condition that holds.
+    """
+    if found is None and not holds:
+        return None
+    low, high = found or (-math.inf, math.inf)
+    low, high = _limited((low, high), condition, value, holds=holds)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return _of_number_cast(condition, value) if isinstance(value, Cast) else None
     # a half that is never taken has no values: any will do
     return (low, high) if low <= high else found
+
+
+def _of_number_cast(condition: Node, value: Cast) -> Interval | None:
+    """Return the whole numbers that a number of which nothing is known becomes where it is asked.
+
+    A processor may make anything of what does not fit; what is between two limits does.
+    """
+    (number,) = value.args
+    if value.bitcast or not number.dtype.is_floating_point or value.dtype != torch.int64:
+        return None
+    low, high = _limited((-math.inf, math.inf), condition, number, holds=True)
+    if not (math.isfinite(low) and math.isfinite(high)) or low > high:
+        return None
+    if max(-low, high) > _EXACT:
+        return None
+    return math.trunc(low), math.trunc(high)
+
+
+def _conjuncts(condition: Node, depth: int = _DEPTH) -> Iterator[Op]:
+    """Yield the comparisons that all hold where a condition does."""
+    if not isinstance(condition, Op) or depth == 0:
+        return
+    if condition.name == "logical_and":
+        for part in condition.args:
+            yield from _conjuncts(part, depth - 1)
+    elif condition.name in _OPPOSITE:
+        yield condition
+
+
+def _limited(found: Interval, condition: Node, value: Node, *, holds: bool) -> Interval:
+    """Return what comparisons of a value with constants leave of an interval."""
+    low, high = found
+    compared = list(_conjuncts(condition))
+    if not holds:
+        compared = [each for each in compared if each is condition]  # of several, one may hold
+    for each in compared:
+        left, right = each.args
+        if left is not value or not isinstance(right, Const):
+            continue
+        name = each.name if holds else _OPPOSITE[each.name]
+        limit = known_value(right)  # NaN is neither less nor larger: it changes nothing
+        if math.isnan(limit):
+            continue
+        if name in ("lt", "gt"):  # the next number of a double lies between two of any type
+            away = math.inf if name == "gt" else -math.inf
+            whole = not value.dtype.is_floating_point
+            limit = limit + math.copysign(1, away) if whole else math.nextafter(limit, away)
+        if name in ("lt", "le"):
+            high = min(high, limit)
+        else:
+            low = max(low, limit)
+    return low, high
 
 
 __all__ = ["Interval", "bounds", "decide"]

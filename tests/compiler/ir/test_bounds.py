@@ -256,3 +256,55 @@ def test_an_index_up_to_a_limit_that_float32_rounds_up_is_checked() -> None:
     for each in (function, fusec.compile(function)):
         with pytest.raises(IndexError):
             each(table)
+
+
+def unknown(dtype: torch.dtype = F32) -> Node:
+    return load("x", (Expr.of(Symbol("i", "axis", Expr.of(9))),), dtype)
+
+
+def between(value: Node, low: float, high: float) -> Node:
+    """Whether a value is at least ``low`` and less than ``high``, with something else beside it."""
+    found = ops.logical_and(
+        ops.binary("ge", value, const(low, value.dtype)),
+        ops.binary("lt", value, const(high, value.dtype)),
+        ops.binary("gt", unknown(), const(0.0, F32)),
+    )
+    assert found is not None
+    return found
+
+
+def test_a_number_of_which_nothing_is_known_lies_where_a_condition_holds() -> None:
+    value = unknown()
+    assert bounds(value) is None
+    chosen = ops.where(between(value, 0.0, 64.0), value, const(0.0, F32))
+    found = bounds(chosen)
+    assert found is not None
+    assert found[0] == 0
+    assert 63 < found[1] < 64
+    assert bounds(ops.cast(chosen, I64)) == (0, 63)
+    # the other way round: what is converted is taken where the number itself is in range
+    place = ops.cast(value, I64)
+    assert bounds(ops.where(between(value, -2.0, 64.0), place, const(0, I64))) == (-2, 63)
+
+
+def test_conditions_that_say_too_little() -> None:
+    value, place = unknown(), ops.cast(unknown(), I64)
+    below = ops.binary("lt", value, const(64.0, F32))
+    assert bounds(ops.where(below, value, const(0.0, F32))) is None  # may be minus infinity
+    assert bounds(ops.where(below, ops.cast(value, I64), const(0, I64))) is None
+    # NaN is not less than 64 and not at least 0
+    inside = between(value, 0.0, 64.0)
+    assert bounds(ops.where(inside, const(0.0, F32), value)) is None
+    # about another number
+    other = load("y", (Expr.of(Symbol("i", "axis", Expr.of(9))),), F32)
+    assert bounds(ops.where(inside, other, const(0.0, F32))) is None
+    assert bounds(ops.where(inside, ops.cast(other, I64), const(0, I64))) is None
+    # either of two
+    either = ops.binary("logical_or", below, ops.binary("ge", value, const(0.0, F32)))
+    assert bounds(ops.where(either, value, const(0.0, F32))) is None
+    # what eight bits do not hold may wrap round
+    short = ops.cast(value, torch.int8)
+    wide = between(value, 0.0, 300.0)
+    found = bounds(ops.where(wide, short, const(0, torch.int8)))
+    assert found == (-128, 127)
+    assert bounds(place) is None

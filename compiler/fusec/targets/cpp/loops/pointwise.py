@@ -62,12 +62,16 @@ def _write_nest(kernel: KernelWriter, nest: Nest, scope: Scope, writer: Writer) 
         heads.append(f"for (int64_t {begin} = 0; {begin} < {end}; {begin} += {size})")
     tables = write_tables(kernel, scope, writer, nest.tables) if nest.tables else {}
     middle.taken |= scope.taken
-    # A thread keeps repeated rows from one turn of the second innermost loop to the next.
-    own = [heads.pop()] if nest.repeated else []
+    # A thread keeps repeated rows from one turn of the second innermost loop to the next, and what
+    # all of them share from before the first.
+    own = [heads.pop()] if nest.repeated or nest.shared else []
     names: dict[Node, str] = {}
     with shared_loops(kernel, writer, heads, nest.sharing), ExitStack() as stack:
         if nest.repeated:
             names = declare_repeated(middle, writer, nest.repeated)
+            stack.enter_context(writer.block(own[0]))
+        if nest.shared:
+            tables = write_tables(kernel, middle, writer, nest.shared)
             stack.enter_context(writer.block(own[0]))
         if nest.block is not None:
             limit = kernel.at_most(f"{begin} + {nest.block.name}", end)

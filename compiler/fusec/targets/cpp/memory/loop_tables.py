@@ -9,7 +9,7 @@ from fusec.ir.checks import is_check
 from fusec.ir.index import Symbol
 from fusec.ir.node import Node
 from fusec.targets.cpp.dtypes import ELEMENT_TYPES
-from fusec.targets.cpp.plan.loop_tables import short_indices
+from fusec.targets.cpp.plan.loop_tables import is_wide_mark, short_indices
 from fusec.targets.cpp.text.expressions import from_memory
 from fusec.targets.cpp.text.loop_heads import head
 from fusec.targets.cpp.text.scope import KernelWriter, Scope
@@ -26,7 +26,8 @@ def write_tables(
     tables, narrow = {}, short_indices(kernel)
     for node in kept:
         name = scope.name(f"{_word(scope, node)}_table")
-        kind = "int32_t" if node in narrow else ELEMENT_TYPES[node.dtype]
+        short = node in narrow or is_wide_mark(node)
+        kind = "int32_t" if short else ELEMENT_TYPES[node.dtype]
         writer.line(f"alignas(64) {kind} {name}[{kernel.extent(last)}];", node.source)
         tables[node] = name
     inner = Scope(kernel, scope)

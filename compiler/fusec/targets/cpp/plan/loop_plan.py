@@ -100,6 +100,7 @@ class Nest:
         tile: The tiles that are turned over, if any.
         tables: What is computed once for all rows.
         repeated: What is kept from one row to the next.
+        shared: What is computed once for all turns of the second innermost loop.
     """
 
     body: Body
@@ -110,6 +111,7 @@ class Nest:
     tile_sizes: tuple[LoopConstant, ...] = ()
     tables: tuple[Node, ...] = ()
     repeated: tuple[Repeated, ...] = ()
+    shared: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True)

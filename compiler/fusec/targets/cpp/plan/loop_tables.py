@@ -6,6 +6,8 @@ row of the result would compute the same ones again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from fusec.ir.bounds import bounds
@@ -24,10 +26,10 @@ def tabled_nodes(facts: Facts) -> list[Node]:
     rows = points(outer)
     if not outer or size is None or not 0 < size <= choices.TABLE_LENGTH:
         return []
-    if (rows is not None and rows < choices.TABLE_ROWS) or _may_be_empty(facts):
+    if (rows is not None and rows < choices.TABLE_ROWS) or may_be_missing(facts):
         return []
     own = [node for node in facts.nodes if facts.free[node] == {last}]
-    converted = sum(isinstance(node, Cast) and _is_position(node) for node in own)
+    converted = conversions(own)
     checks = sum(is_check(node) for node in own)
     extra = converted * choices.CONVERSION_COST + checks * choices.CHECK_COST
     extra += choices.DIVISION_COST * sum(_divides(node) for node in own)
@@ -52,6 +54,11 @@ def _divides(node: Node) -> bool:
     divisions = [atom for atom in node.expr.atoms() if not isinstance(atom, Symbol)]
     divisors = [division.divisor.constant for division in divisions]
     return any(divisor is None or divisor & (divisor - 1) for divisor in divisors)
+
+
+def conversions(nodes: Sequence[Node]) -> int:
+    """Return how many positions are converted from a number, or to one."""
+    return sum(isinstance(node, Cast) and _is_position(node) for node in nodes)
 
 
 def _is_position(node: Cast) -> bool:
@@ -82,14 +89,37 @@ def _is_short(symbol: Symbol) -> bool:
     if is_check(node):
         size = symbol.size.constant if symbol.size is not None else None
         return size is not None and size < 1 << 31
+    return _fits(node)
+
+
+def is_wide_mark(node: Node) -> bool:
+    """Whether a condition in a table is as long as the numbers that it chooses from."""
+    return node.dtype == torch.bool and choices.wide_marks()
+
+
+def is_short_position(node: Cast) -> bool:
+    """Whether a number becomes a position that 32 bits hold: AVX2 converts to no others."""
+    (number,) = node.args
+    whole = node.dtype == torch.int64 and not node.bitcast
+    return whole and number.dtype in (torch.float32, torch.float64) and _fits(number)
+
+
+def _fits(node: Node) -> bool:
     known = bounds(node)
     return known is not None and known[0] >= -(1 << 31) and known[1] < 1 << 31
 
 
-def _may_be_empty(facts: Facts) -> bool:
+def may_be_missing(facts: Facts) -> bool:
     """Whether a checked index may have no valid value: that is then tested at each load."""
     exprs = [e for load in facts.body.loads() for e in load.index]
     return any(s.kind == "indirect" and may_be_empty(s) for e in exprs for s in e.symbols())
 
 
-__all__ = ["short_indices", "tabled_nodes"]
+__all__ = [
+    "conversions",
+    "is_short_position",
+    "is_wide_mark",
+    "may_be_missing",
+    "short_indices",
+    "tabled_nodes",
+]

@@ -20,6 +20,7 @@ from fusec.targets.cpp.plan.loop_tables import tabled_nodes
 from fusec.targets.cpp.plan.moderate_angles import angles
 from fusec.targets.cpp.plan.prefetch import Request, pointwise_requests, tile_requests
 from fusec.targets.cpp.plan.row_reuse import Repeated, repeated_rows
+from fusec.targets.cpp.plan.shared_rows import rows_in_blocks, shared_nodes
 from fusec.targets.cpp.plan.split_ranges import fill_out, split_ranges
 from fusec.targets.cpp.plan.staging import Staging, staged, staged_row
 from fusec.targets.cpp.plan.threads import plan_sharing
@@ -54,6 +55,9 @@ def _nest(facts: Facts) -> Nest:
     turned = turned_loads(facts, last) if facts.allows("tiles") else None
     if turned is not None:
         return _tiled(facts, turned)
+    in_common = _in_common(facts)
+    if in_common is not None:
+        return _of_shared_rows(facts.part(in_common))
     *outer, last = body.axes
     bodies = [body]
     if facts.allows("split_ranges"):
@@ -85,6 +89,29 @@ def _nest(facts: Facts) -> Nest:
     return Nest(
         body, plan_sharing(facts), tuple(inner), block, tables=tables, repeated=tuple(repeated)
     )
+
+
+def _in_common(facts: Facts) -> Body | None:
+    """Return a body whose rows go inside of blocks; None where other tables serve, or none does."""
+    if not facts.allows("tables") or tabled_nodes(facts):
+        return None
+    if facts.allows("row_reuse") and repeated_rows(facts, ()):
+        return None
+    return rows_in_blocks(facts)
+
+
+def _of_shared_rows(facts: Facts) -> Nest:
+    """Return loops whose second innermost one has tables before it, of what its turns share."""
+    *_, row, last = facts.body.axes
+    shared = shared_nodes(facts)
+    facts.note(
+        "tables",
+        f"{counted(len(shared), 'value')} of {extent(last)}",
+        f"they are the same for all {extent(row)} turns of {row.name}",
+    )
+    requests = pointwise_requests(facts, last) if facts.allows("prefetch") else ()
+    inner = plan_inner(facts, last, requests, shared, whole=True)
+    return Nest(facts.body, plan_sharing(facts), ((facts.body, inner),), shared=shared)
 
 
 def _one_turn(body: Body) -> tuple[Body, InnerLoop]:

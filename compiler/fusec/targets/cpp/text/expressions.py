@@ -175,8 +175,17 @@ def from_memory(text: str, dtype: torch.dtype) -> Expression:
     return Expression(text, ATOM, True)
 
 
-def cast_node(node: Cast, arg: Expression, use: Use) -> Expression:
-    """Return a ``Cast`` node."""
+def cast_node(node: Cast, arg: Expression, use: Use, *, short: bool = False) -> Expression:
+    """Return a ``Cast`` node.
+
+    Args:
+        node: The conversion.
+        arg: What is converted, as text.
+        use: Called with the name of every helper that the text calls.
+        short: Whether a number becomes a whole one that 32 bits hold, for which there are vectors.
+    """
+    if short:
+        return Expression(f"int64_t((int32_t){arg.within(ATOM)})", ATOM, arg.reads)
     if node.bitcast:
         # A struct that says how it is copied is none that a bit cast takes: its bits are.
         source, target = node.args[0].dtype, node.dtype

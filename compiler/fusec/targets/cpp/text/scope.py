@@ -33,6 +33,7 @@ from fusec.targets.cpp.dtypes import C_TYPES, literal
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, may_be_empty
 from fusec.targets.cpp.plan.loop_plan import LoopConstant
+from fusec.targets.cpp.plan.loop_tables import is_short_position
 from fusec.targets.cpp.plan.moderate_angles import has_moderate_form
 from fusec.targets.cpp.text.expressions import (
     LAZY,
@@ -335,7 +336,8 @@ class Scope:
         if isinstance(node, Load):
             return self._load(node)
         if isinstance(node, Cast):
-            return cast_node(node, self.values[node.args[0]], kernel.use)
+            short = is_short_position(node)
+            return cast_node(node, self.values[node.args[0]], kernel.use, short=short)
         assert isinstance(node, Op), node
         if self.moderate and has_moderate_form(node):
             arguments = [self.values[arg] for arg in node.args]

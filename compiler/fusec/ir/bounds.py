@@ -179,7 +179,7 @@ def _of_number_cast(condition: Node, value: Cast) -> Interval | None:
     A processor may make anything of what does not fit; what is between two limits does.
     """
     (number,) = value.args
-    if value.bitcast or not number.dtype.is_floating_point or value.dtype != torch.int64:
+    if value.bitcast or number.dtype not in _SLACK or value.dtype != torch.int64:
         return None
     low, high = _limited((-math.inf, math.inf), condition, number, holds=True)
     if not (math.isfinite(low) and math.isfinite(high)) or low > high:

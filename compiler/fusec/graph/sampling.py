@@ -105,13 +105,13 @@ def _cubic_weights(t: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return what each of four elements weighs, ``t`` behind the second."""
     steep = -0.75
 
-    def near(x: torch.Tensor) -> torch.Tensor:
+    def inner(x: torch.Tensor) -> torch.Tensor:
         return ((steep + 2) * x - (steep + 3)) * x * x + 1
 
-    def far(x: torch.Tensor) -> torch.Tensor:
+    def outer(x: torch.Tensor) -> torch.Tensor:
         return ((steep * x - 5 * steep) * x + 8 * steep) * x - 4 * steep
 
-    return far(t + 1), near(t), near(1 - t), far(2 - t)
+    return outer(t + 1), inner(t), inner(1 - t), outer(2 - t)
 
 
 def _within(place: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:

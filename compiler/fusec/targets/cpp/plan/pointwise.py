@@ -16,11 +16,10 @@ from fusec.targets.cpp.plan.deinterleave import deinterleaved_rows
 from fusec.targets.cpp.plan.facts import Facts, cost, extent, is_even, points
 from fusec.targets.cpp.plan.interleave import mark_type
 from fusec.targets.cpp.plan.loop_plan import InnerLoop, LoopConstant, Nest, Pointwise, Sharing
-from fusec.targets.cpp.plan.loop_tables import tabled_nodes
+from fusec.targets.cpp.plan.loop_tables import rows_in_blocks, shared_nodes, tabled_nodes
 from fusec.targets.cpp.plan.moderate_angles import angles
 from fusec.targets.cpp.plan.prefetch import Request, pointwise_requests, tile_requests
 from fusec.targets.cpp.plan.row_reuse import Repeated, repeated_rows
-from fusec.targets.cpp.plan.shared_rows import rows_in_blocks, shared_nodes
 from fusec.targets.cpp.plan.split_ranges import fill_out, split_ranges
 from fusec.targets.cpp.plan.staging import Staging, staged, staged_row
 from fusec.targets.cpp.plan.threads import plan_sharing

@@ -27,8 +27,9 @@ def remembering(operator: object, rule: Rule) -> Rule:
 
     def remembered(*args: Any, **kwargs: Any) -> Any:
         made = rule(*args, **kwargs)
-        if has_few(made):
-            _note(made, operator, args, kwargs)
+        first = made[0] if isinstance(made, tuple) else made
+        if has_few(first):
+            _note(first, operator, args, kwargs)
         return made
 
     return remembered

@@ -41,6 +41,7 @@ _IN_ROWS = frozenset(
         aten.isin.Tensor_Scalar,
         aten.masked_fill.Scalar,
         aten.masked_fill.Tensor,
+        aten.native_layer_norm.default,  # the first of its results
         aten.pow.Scalar,
         aten.tril.default,
         aten.triu.default,

@@ -48,6 +48,7 @@ OTHERS: dict[str, Callable[[T], Any]] = {
     ),
     "moved": lambda x: (x.clone(), x.contiguous(), x.flip(0), x.tril(), torch.cat([x, x], -1)),
     "views": lambda x: ((x + 1).transpose(0, 1), (x * 2)[:1], (x * 2).unsqueeze(0), x.exp().mT),
+    "rows": lambda x: (F.layer_norm(x, x.shape[-1:]), torch.softmax(x, -1)),
     "reduced": lambda x: (x.sum(0, keepdim=True), x.sum(-1), x.mean((0, 1), keepdim=True)),
     "filled": lambda x: x.index_fill(0, torch.zeros(min(len(x), 1), dtype=torch.int64), 1.0),
 }

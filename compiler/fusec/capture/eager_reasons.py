@@ -15,6 +15,7 @@ from typing import Any
 from torch import fx
 
 from fusec.capture.gradients.inner_gradients import misses_gradients
+from fusec.capture.gradients.replayed_views import repeats_views
 from fusec.capture.gradients.result_modes import (
     drops_leaves,
     lets_gradients_through,
@@ -70,6 +71,7 @@ _BEFORE: tuple[tuple[str, Callable[[GraphCall], str]], ...] = (
     ("it runs in eager", lambda graph: misses_gradients(graph.module)),
     ("it runs in eager", lambda graph: asks_for_second_gradients() if graph.records else ""),
     ("it runs in eager", lambda graph: drops_leaves(graph.module)),
+    ("it runs in eager", lambda graph: repeats_views(graph.module)),
     ("it runs in eager", lambda graph: lets_gradients_through(graph.module)),
     (
         "it runs in eager",

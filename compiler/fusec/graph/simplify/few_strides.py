@@ -35,22 +35,25 @@ def lay_out_few(module: fx.GraphModule) -> int:
     """
     changed: set[fx.Node] = set()
     mode: FakeTensorMode | None = None
+    again: Any
     for node in module.graph.nodes:
         if node.op != "call_function":
             continue
         value = node.meta.get("val")
         follows = bool(changed) and not changed.isdisjoint(node.all_input_nodes)
-        few = has_few(value)
+        several = isinstance(value, tuple) and is_on_elements(node.target)
+        few = has_few(value[0] if several else value)
         if not (follows or few):
             continue
-        strides = _strides(node) if few else None
+        strides = _strides(node, value[0] if several else value) if few else None
         if strides is None and not (follows and _is_judged(node)):
             continue
         mode = mode or _fake_mode(module)
         if mode is None:
             return 0
         if strides is not None:
-            again = _laid_out(value, strides, mode)
+            again = _laid_out(value[0] if several else value, strides, mode)
+            again = (again, *value[1:]) if several and again is not None else again
         else:
             again = _asked_again(node, value, mode)
         if again is not None:
@@ -61,16 +64,16 @@ def lay_out_few(module: fx.GraphModule) -> int:
     return len(changed)
 
 
-def _strides(node: fx.Node) -> Strides | None:
-    """Return the strides that eager gives a node's result; None where torch says the same."""
+def _strides(node: fx.Node, value: torch.Tensor) -> Strides | None:
+    """Return the strides that eager gives a node's first result; None where torch says the same."""
     target, *given = take_called(node) or (node.target, node.args, node.kwargs)
     if not isinstance(target, torch._ops.OpOverload):
         return None
     if not is_on_elements(target):
-        return _in_order(node.meta["val"]) if _makes_own(target) else None
+        return _in_order(value) if _makes_own(target) else None
     known: Any = fx.node.map_arg(given, lambda each: each.meta.get("val"))  # type: ignore[type-var]
     args, kwargs = known
-    return element_strides(target, args, kwargs, node.meta["val"])
+    return element_strides(target, args, kwargs, value)
 
 
 def _makes_own(target: torch._ops.OpOverload) -> bool:

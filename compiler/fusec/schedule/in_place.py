@@ -54,6 +54,8 @@ class _Work:
     """A program whose kernels are being made to write inputs.
 
     An optimizer's step has a thousand of them: who reads and who writes a buffer is looked up.
+    It is noted once: of a new value and of its input nobody asks again when the one has become the
+    other, for each is of one output alone.
     """
 
     def __init__(self, program: Program, updated: Sequence[str]) -> None:
@@ -66,8 +68,11 @@ class _Work:
         self._returned = Counter(ref.buffer for ref in tensor_refs(program.outputs))
         self._reads: dict[str, set[int]] = {}
         self._writes: dict[str, set[int]] = {}
-        for at in range(len(self.steps)):
-            self._note(at)
+        for at, step in enumerate(self.steps):
+            for buffer in step.reads():
+                self._reads.setdefault(buffer, set()).add(at)
+            for buffer in step.writes():
+                self._writes.setdefault(buffer, set()).add(at)
 
     def program(self) -> Program:
         """Return the program as it is now."""
@@ -77,21 +82,6 @@ class _Work:
             outputs=tuple(self.outputs),
             buffers=self.buffers,
         )
-
-    def _note(self, at: int) -> None:
-        for buffer in self.steps[at].reads():
-            self._reads.setdefault(buffer, set()).add(at)
-        for buffer in self.steps[at].writes():
-            self._writes.setdefault(buffer, set()).add(at)
-
-    def _take(self, at: int, step: Step) -> None:
-        """Put another step in a step's place."""
-        for buffer in self.steps[at].reads():
-            self._reads[buffer].discard(at)
-        for buffer in self.steps[at].writes():
-            self._writes[buffer].discard(at)
-        self.steps[at] = step
-        self._note(at)
 
     def writer(self, value: TensorRef, name: str) -> int | str:
         """Return the place of the kernel that may write into the input; else why there is none."""
@@ -105,10 +95,9 @@ class _Work:
             return "the new value is a part of a tensor"
         if self._returned[value.buffer] != 1 or self._returned[name] or self._updated[name] != 1:
             return "the graph returns it more than once"
-        writers = self._writes[value.buffer]
-        first = min(writers)
+        first, *others = self._writes[value.buffer]
         step = self.steps[first]
-        if len(writers) != 1 or not isinstance(step, Compute):
+        if others or not isinstance(step, Compute):
             return "an operator of ATen makes the new value"
         # Kernels may read it in the input. What an operator returns may be a view of it.
         readers = self._reads.get(value.buffer, ())
@@ -137,12 +126,10 @@ class _Work:
             else store
             for store in step.body.stores
         )
-        for reader in sorted(self._reads.get(value.buffer, ())):
-            self._take(reader, _reading(self.steps[reader], value.buffer, name))
-        self._take(at, replace(step, body=replace(step.body, stores=stores)))
+        for reader in self._reads.get(value.buffer, ()):
+            self.steps[reader] = _reading(self.steps[reader], value.buffer, name)
+        self.steps[at] = replace(step, body=replace(step.body, stores=stores))
         self.outputs[position] = replace(value, buffer=name)
-        self._returned[value.buffer] -= 1
-        self._returned[name] += 1
         del self.buffers[value.buffer]
         return step
 

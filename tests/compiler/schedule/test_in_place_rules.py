@@ -11,7 +11,7 @@ import torch
 from fusec.ir import ops
 from fusec.ir.body import Body, Store
 from fusec.ir.index import Expr
-from fusec.ir.node import Node, dot, recording, reduce
+from fusec.ir.node import Node, dot, index_value, recording, reduce
 from fusec.ir.program import Compute, Extern, Program, Step, TensorRef
 from fusec.schedule.in_place import hindrance, update_in_place
 from support.triton_bodies import F32, at, axes, buffer, f32
@@ -286,6 +286,17 @@ def test_threads_of_a_gpu_read_before_they_write() -> None:
     assert hindered(Compute("zero", fixed)) == ""
     told = "threads of a GPU might read the old value after it is written"
     assert hindered(Compute("zero", fixed), device="cuda") == told
+    # all that is read of it is needed, not only something; of other tensors nothing has to be
+    old = ops.load("a", at(i, j), F32)
+    inside = ops.binary("lt", index_value(Expr.of(i), torch.int64), ops.const(3, torch.int64))
+    for beside, reason in (
+        (old, ""),
+        (ops.load("x", at(i, j), F32), ""),
+        (ops.load("a", at(i, j), F32, inside), told),
+    ):
+        stores = replace(store, value=ops.unary("neg", old)), Store("rest", at(i, j), beside)
+        assert hindered(Compute("two", replace(plain.body, stores=stores)), device="cuda") == reason
+        assert hindered(Compute("two", replace(plain.body, stores=stores))) == ""
 
 
 @pytest.mark.parametrize("reader", [False, True], ids=["updates", "updates-and-reads"])

@@ -55,7 +55,7 @@ from fusec.graph.decompositions import decomposition_table
 from fusec.graph.pipeline import GraphForm, Subject, format_passes, run_passes
 from fusec.graph.regions import inline_regions
 from fusec.graph.training.saved import recomputed_operators, saved_tensors
-from fusec.graph.training.unasked import copied, without_gradients
+from fusec.graph.training.unasked import asks_in_part, copied, without_gradients
 from fusec.ir.body import Buffer
 from fusec.lower.values import GraphNotLowered
 from fusec.options import Options
@@ -261,6 +261,8 @@ class GraphCompiler:
 
     def _without(self, missing: Missing, kept: fx.GraphModule) -> Callable[[list[Any]], Any] | None:
         """Return a backward part that does without some gradients; None if there is none."""
+        if asks_in_part(self.graph.eager, missing[0], len(self.joint.flows)):
+            return None
         module = without_gradients(kept, *missing)
         if module is None:
             return None

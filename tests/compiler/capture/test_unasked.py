@@ -150,6 +150,35 @@ def compare(function: Function, compiled: Function, asked: Function) -> None:
         same_gradients(mine, eager)
 
 
+class OfZeros(torch.autograd.Function):
+    """Makes something of a gradient that nobody asked for, which is zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(b)
+        return a * 2, b * 3
+
+    @staticmethod
+    def backward(ctx: Any, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        (saved,) = ctx.saved_tensors
+        return a * b.exp(), b * 3 + saved.sin() + (b + 1).sum()
+
+
+@pytest.mark.parametrize("result", range(3))
+def test_a_function_of_the_users_may_make_anything_of_zeros(result: int) -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        a, b = OfZeros.apply(x, y)
+        return a.sin(), b.cos(), x * y
+
+    found = []
+    for called in (fusec.compile(function), function):
+        torch.manual_seed(0)
+        given = [torch.randn(5, requires_grad=True) for _ in range(2)]
+        called(*given)[result].sum().backward()
+        found.append(given)
+    same_gradients(*found)
+
+
 @pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("function", "dynamic"),

@@ -24,6 +24,47 @@ def copied(module: fx.GraphModule) -> fx.GraphModule:
     return kept
 
 
+def asks_in_part(module: fx.GraphModule, missing: Set[int], tangents: int) -> bool:
+    """Whether one of autograd's functions that users write gets some of its gradients, not all.
+
+    It is given zeros for the others then, of which it may make anything; one that gets none is not
+    run.
+
+    Args:
+        module: As it was captured.
+        missing: Which gradients of its results are, as numbers in order.
+        tangents: How many there may be.
+    """
+    functions = [n for n in module.graph.nodes if "autograd_function_apply" in str(n.target)]
+    if not functions:
+        return False
+    (output,) = module.graph.find_nodes(op="output")
+    results = [n for n in pytree.tree_leaves(output.args) if isinstance(n, fx.Node)]
+    values = [node.meta.get("example_value") for node in results]
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        return True
+    results = [n for n, v in zip(results, values, strict=True) if v.requires_grad]
+    if len(results) != tangents:
+        return True  # who knows which is of which
+    asked = {n for i, n in enumerate(results) if i not in missing}
+    for function in functions:
+        reached = [_after(branch) for branch in function.users]
+        gets = {bool(asked & each) for each in reached if not each.isdisjoint(results)}
+        if len(gets) > 1:
+            return True
+    return False
+
+
+def _after(node: fx.Node) -> set[fx.Node]:
+    """Return a node and all that is computed from it."""
+    found, waiting = {node}, [node]
+    while waiting:
+        new = set(waiting.pop().users) - found
+        found |= new
+        waiting += new
+    return found
+
+
 def without_gradients(
     module: fx.GraphModule, missing: Set[int], reached: int
 ) -> fx.GraphModule | None:
@@ -112,4 +153,4 @@ def _zeros(graph: fx.Graph, before: fx.Node, value: fx.Node) -> fx.Node:
     return zeros
 
 
-__all__ = ["copied", "without_gradients"]
+__all__ = ["asks_in_part", "copied", "without_gradients"]

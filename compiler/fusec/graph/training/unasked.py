@@ -40,10 +40,9 @@ def asks_in_part(module: fx.GraphModule, missing: Set[int], tangents: int) -> bo
         return False
     (output,) = module.graph.find_nodes(op="output")
     results = [n for n in pytree.tree_leaves(output.args) if isinstance(n, fx.Node)]
-    values = [node.meta.get("example_value") for node in results]
-    if not all(isinstance(value, torch.Tensor) for value in values):
+    if not all(isinstance(node.meta.get("example_value"), torch.Tensor) for node in results):
         return True
-    results = [n for n, v in zip(results, values, strict=True) if v.requires_grad]
+    results = [node for node in results if node.meta["example_value"].requires_grad]
     if len(results) != tangents:
         return True  # who knows which is of which
     asked = {n for i, n in enumerate(results) if i not in missing}

@@ -17,7 +17,7 @@ import torch
 
 from fusec.ir.body import Body, Buffer, Store, axis_sizes
 from fusec.ir.index import Expr, Symbol
-from fusec.ir.node import Node, Reduce, load, reduce, source_line
+from fusec.ir.node import Node, Reduce, const, load, reduce, source_line
 from fusec.ir.program import Compute
 from fusec.ir.shapes import contiguous_strides, flatten, product, unflatten
 from fusec.ir.walk import free_axes, walk
@@ -159,6 +159,13 @@ def _stores(body: Body) -> tuple[list[Store], list[Store]]:
     return whole, single
 
 
+def _read_after(body: Body) -> set[str]:
+    """Return the buffers that a body reads for what it stores once a column, its sums aside."""
+    _, single = _stores(body)
+    sums: dict[Node, Node] = {node: const(0, node.dtype) for node in column_sums(body) or ()}
+    return set(replace(body, stores=tuple(single)).moved(body.axes, (), {}, sums.get).reads())
+
+
 def _may_cross(groups: Groups, rows: int, columns: int, mutated: set[str]) -> bool:
     """Whether the second step may begin in the kernel of the first."""
     first, second = groups.compute(rows), groups.compute(columns)
@@ -207,7 +214,8 @@ def _cross(
     merged = merge(first.body, Body((*downward, *across), (), (*whole, *listed)), onto_first=True)
     if isinstance(merged, Refusal) or not _is_across(merged, terms, len(downward)):
         return None
-    gone = groups.unread(rows, columns)
+    # What follows the sums stays outside this kernel: it reads what it needs of a row in memory.
+    gone = groups.unread(rows, columns) - _read_after(second.body)
     merged = replace(merged, stores=tuple(s for s in merged.stores if s.buffer not in gone))
     arranged = one_row_axis(arrange_loops(fold_one_hots(merged), buffers))
     if not _is_across(arranged, terms, len(downward)) or not _along_rows(arranged, buffers):

@@ -509,6 +509,41 @@ def test_what_the_sums_wait_for_runs_before_the_rows_as_well() -> None:
     assert any("column_sums" in kernel.source for kernel in compiled.kernels.values())
 
 
+def outer(x: torch.Tensor) -> torch.Tensor:
+    return (x.unsqueeze(-1) * x.unsqueeze(-2)).softmax(-1).amax(-2)
+
+
+def rows_beside_columns(x: torch.Tensor) -> torch.Tensor:
+    found = x.softmax(-1)
+    return found.sum(0) + found.square().sum(-1)[: x.shape[1]]
+
+
+def rows_over_columns(x: torch.Tensor) -> torch.Tensor:
+    found = (x - x.mean(-1, keepdim=True)).square()
+    return found.sum(-1)[-x.shape[1] :].flip(0) / (1 + found.sum(0))
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (outer, (64,)),
+        (outer, (96,)),
+        (rows_beside_columns, (64, 64)),
+        (rows_beside_columns, (512, 256)),
+        (rows_over_columns, (257, 96)),
+    ],
+)
+def test_what_is_found_of_rows_and_added_to_sums_of_columns_is_in_memory(
+    function: Callable[..., torch.Tensor], shape: tuple[int, ...]
+) -> None:
+    """Only what ends the sums reads it: the kernel of the rows writes it all the same."""
+    compiled = fusec.compile(function)
+    inputs = make(shape)
+    compare(function, compiled, inputs)
+    torch.testing.assert_close(compiled(*inputs), function(*inputs), rtol=1e-4, atol=1e-5)
+    assert any("column_sums" in kernel.source for kernel in compiled.kernels.values())
+
+
 def test_memory_runs_along_the_rows_where_most_bytes_do() -> None:
     shape, turned = (64, 48), (1, 64)
     for steps, along in ((None, True), (turned, False)):

@@ -21,14 +21,13 @@ COMMON = (
     "-ffp-contract=off",
     "-shared",
 )
+# Not ``-fno-thread-jumps``, with which a logarithm takes a tenth less: g++ 12 and 13 then take the
+# condition of one vector's rows for those of the next, where it guards a load beside bytes.
 _GCC = (
     # What the emitter calls a vector loop has passed its own judgement.
     "-fvect-cost-model=unlimited",
     # It moves casts of a select's constants into its branches, which then stay branches.
     "-fno-tree-pre",
-    # Where two conditions follow each other, as in a clamp, g++ would make one out of them
-    # that takes longer as vector code: a tenth of a logarithm.
-    "-fno-thread-jumps",
     # What a template or an inline variable holds would be one thing for all libraries of a
     # process: an edit would compute with the table of an earlier one.
     "-fno-gnu-unique",

@@ -234,9 +234,29 @@ def _nan_to_num(x: torch.Tensor, *numbers: float | None) -> object:
 
 
 def _roll(x: torch.Tensor, shifts: list[int], dims: list[int] | tuple[int, ...] = ()) -> object:
-    """Torch's own, laid out as eager has it: torch's forgets that the channels are innermost."""
+    """Torch's own, laid out as eager has it: torch's forgets where the channels are innermost."""
     rule = get_decompositions([aten.roll.default])[aten.roll.default]
-    return rule(x, shifts, dims).contiguous(memory_format=suggest_memory_format(x))
+    if not dims and len(shifts) == 1:
+        return rule(x.flatten(), shifts, [0]).view(x.shape)
+    rolled, innermost = rule(x, shifts, dims), suggest_memory_format(x)
+    if innermost != torch.contiguous_format and not _roll_keeps_channels(x, shifts, dims):
+        innermost = torch.contiguous_format
+    return rolled.contiguous(memory_format=innermost)
+
+
+def _roll_keeps_channels(
+    x: torch.Tensor, shifts: list[int], dims: list[int] | tuple[int, ...]
+) -> bool:
+    """Whether eager's result has its channels innermost where the operand's are.
+
+    A CPU's concatenates two slices a dimension: it lies in order where one of them has no elements.
+    A GPU's kernel writes in order.
+    """
+    if x.device.type != "cpu":
+        return False
+    return all(
+        (x.shape[dim] - shift) % x.shape[dim] != 0 for shift, dim in zip(shifts, dims, strict=True)
+    )
 
 
 def _channel_shuffle(x: torch.Tensor, groups: int) -> object:

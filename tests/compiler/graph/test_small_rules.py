@@ -192,12 +192,32 @@ def test_filled_places(make: Callable[[], torch.Tensor], dim: int) -> None:
         assert found.stride() == wanted.stride()
 
 
-def test_what_is_rolled_lies_as_before() -> None:
+@pytest.mark.parametrize(
+    ("shifts", "dims"),
+    [
+        ([1, 2], [0, 3]),
+        ([1], [0]),
+        ([4], [-2]),  # all the way round: a slice that eager concatenates has no elements
+        ([-8], [2]),
+        ([0], [1]),
+        ([1, 5], [1, 3]),
+        ([1], []),
+    ],
+)
+def test_what_is_rolled_lies_as_in_eager(shifts: list[int], dims: list[int]) -> None:
     images = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    for x in (images, images.contiguous()):
-        found: Any = decompositions._roll(x, [1, 2], [0, 3])
-        assert torch.equal(found, torch.roll(x, [1, 2], [0, 3]))
-        assert found.stride() == torch.roll(x, [1, 2], [0, 3]).stride()
+    for x in (images, images.contiguous(), images.transpose(0, 3), images[:0]):
+        found: Any = decompositions._roll(x, shifts, dims)
+        assert torch.equal(found, torch.roll(x, shifts, dims))
+        assert found.stride() == torch.roll(x, shifts, dims).stride()
+
+
+def test_what_a_gpu_rolls_lies_in_order() -> None:
+    given = (2, 3, 4, 5)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.empty(given, device="cuda").to(memory_format=torch.channels_last)
+        found: Any = decompositions._roll(x, [1], [0])
+    assert found.is_contiguous()
 
 
 # -- memory with gaps -------------------------------------------------------------------------

@@ -12,10 +12,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from programs.idioms import idiom, parts
 from programs.statements import KINDS, Scope, integers, update
 
 MOST_ELEMENTS = 100_000
 LARGEST = 1e3
+# How often each kind is tried.
+ALL_KINDS = (*KINDS, (parts, 2), (idiom, 4))
 SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 64, 65, 130)
 
 
@@ -162,7 +165,7 @@ def write(seed: int, *, train: bool = False, halves: bool = False, length: int =
     mutates = rng.random() < 0.6
     lines: list[str] = []
     # what is rounded otherwise, or not at all, comes out as another whole number
-    kinds = [k for k, often in KINDS for _ in range(often) if not (halves and k is integers)]
+    kinds = [k for k, often in ALL_KINDS for _ in range(often) if not (halves and k is integers)]
     space: dict[str, Any] = {"torch": torch, "F": F}
     wanted = length or rng.randint(3, 14)
     for _ in range(wanted * 8):

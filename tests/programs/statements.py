@@ -8,7 +8,6 @@ difference is a mistake and not the amplified rounding of one.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -276,39 +275,6 @@ def joining(s: Scope) -> str:
     )
 
 
-def parts(s: Scope) -> str:
-    """Several parts of one tensor, each put through something, and together again."""
-    x = s.pick(lambda t: t.is_floating_point() and t.dim() > 0 and t.numel() > 0)
-    dim = s.dim(x)
-    size = s.values[x].shape[dim]
-    width = s.rng.choice([1, 1, max(size // 2, 1), s.rng.randint(1, size)])
-    starts = s.rng.sample(range(size - width + 1), min(size - width + 1, s.rng.randint(2, 4)))
-    along = s.dim(x)
-    each = [
-        f"torch.softmax(p, {along})",
-        f"(p * 0.1).cumsum({along})",
-        f"p.sum({along}, keepdim=True)",
-        f"p - p.mean({along}, keepdim=True)",
-        f"p * 0.5 + p.amax({along}, keepdim=True)",
-        f"F.normalize(p, dim={along})",
-        "torch.tanh(p)",
-        "F.gelu(p) * 2",
-    ]
-    done = s.rng.choice(each)
-    narrow = [f"{x}.narrow({dim}, {start}, {width})" for start in starts]
-    cut = ", ".join(narrow)
-    mixed = " + ".join(re.sub(r"\bp\b", part, s.rng.choice(each)) for part in narrow)
-    split = f"{x}.split({max(width, -(-size // 6))}, {dim})"
-    return s.rng.choice(
-        [
-            f"torch.cat([{done} for p in ({cut},)], {dim})",
-            f"torch.cat([{done} for p in {split}], {dim})",
-            f"sum({done} for p in ({cut},))",
-            mixed,
-        ]
-    )
-
-
 def gathering(s: Scope) -> str:
     """Elements at computed places."""
     x = s.float()
@@ -402,7 +368,7 @@ def update(s: Scope) -> str:
     )
 
 
-# How often each kind is tried.
+# How often each kind is tried, beside those of idioms.
 KINDS: tuple[tuple[Callable[[Scope], str], int], ...] = (
     (elementwise, 5),
     (arithmetic, 6),
@@ -412,7 +378,6 @@ KINDS: tuple[tuple[Callable[[Scope], str], int], ...] = (
     (normalization, 2),
     (view, 6),
     (joining, 2),
-    (parts, 2),
     (gathering, 2),
     (product, 2),
     (update, 5),

@@ -71,7 +71,12 @@ class Placing:
     def __init__(self) -> None:
         self.functions: dict[str, dict[Place, list[FunctionType]]] = {}
         self.caches: list[Any] = []
-        for each in gc.get_objects():
+        frozen = gc.get_freeze_count() > 0
+        gc.unfreeze()  # what is frozen is not listed
+        there = gc.get_objects()
+        if frozen:
+            gc.freeze()
+        for each in there:
             if type(each) is FunctionType and "fusec" in each.__code__.co_filename:
                 code = each.__code__
                 of_file = self.functions.setdefault(code.co_filename, {})

@@ -38,6 +38,7 @@ class SizeTable:
     def __init__(self) -> None:
         self.symbols: dict[str, Symbol] = {}
         self.numbers: dict[str, int | torch.SymInt] = {}
+        self._ones: set[sympy.Expr] = set()  # sizes that torch has asked to be 1
 
     def symbol(
         self, name: str, low: int = 2, high: int | None = None, hint: int | None = None
@@ -68,6 +69,7 @@ class SizeTable:
             return Expr.of(value)
         known = value.node.maybe_as_int()
         if known is None and _is_known_as_one(value):
+            self._ones.add(value.node.expr)
             known = 1
         if known is not None:
             return Expr.of(known)
@@ -89,6 +91,8 @@ class SizeTable:
         return self.convert(value)
 
     def _from_sympy(self, expr: sympy.Expr, shape_env: ShapeEnv | None) -> Expr:
+        # a size of 1 is so as a factor of strides and offsets, too
+        expr = sympy.S.One if expr in self._ones else expr
         if isinstance(expr, sympy.Integer):
             return Expr.of(int(expr))
         if isinstance(expr, sympy.Symbol):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils._pytree import tree_leaves
 
 import fusec
@@ -152,3 +153,22 @@ def test_a_view_of_symbolic_size_of_an_updated_input_with_gaps() -> None:
     x = torch.randn(17, 2)
     torch.testing.assert_close(compiled(x.clone()), updated(x.clone()), check_stride=True)
     assert len(compiled.fallbacks) == 1  # without gaps it is compiled
+
+
+@pytest.mark.parametrize("shape", [(130, 1, 2, 2), (5, 1, 3, 3), (4, 2, 2, 3)])
+@pytest.mark.parametrize("pooled", [F.avg_pool2d, F.max_pool2d], ids=["avg", "max"])
+def test_views_of_what_has_one_element_by_a_computed_size_share_its_memory(
+    pooled: Callable[..., torch.Tensor], shape: tuple[int, ...]
+) -> None:
+    """``size // 2`` is 1 by a guard: in strides and places as well as in sizes."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        small = pooled(x, 2)
+        return small[3:], small, small.transpose(0, 2)
+
+    x = torch.randn(shape)
+    ours, theirs = fusec.compile(function, dynamic=True)(x), function(x)
+    for mine, eager in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, eager, check_stride=True)
+        assert mine.storage_offset() == eager.storage_offset()
+        assert mine.untyped_storage().data_ptr() == ours[1].untyped_storage().data_ptr()

@@ -69,3 +69,30 @@ def test_tables_of_nests_that_follow_each_other() -> None:
     (graph,) = compiled.graphs
     tables = re.findall(r"float (\w+_table\w*)\[17\]", graph.kernels[0].source)
     assert len(set(tables)) == len(tables) == 4
+
+
+ROWS = {
+    "a position of what a softmax is": lambda x: (
+        (p := torch.softmax(x, -1)),
+        (i := p.argmax(-1, keepdim=True)),
+        (p - i).argmax(-1),
+    ),
+    "positions of running sums": lambda x: (
+        (i := x.cumsum(-1).argmax(-1, keepdim=True)),
+        (j := (x - i).cumsum(-1).argmax(-1, keepdim=True)),
+        (x + j).cumsum(-1).amax(-1),
+    ),
+    "halves": lambda x: torch.softmax(torch.softmax(x.half(), -1) * 3, -1).argmax(-1),
+}
+
+
+@pytest.mark.parametrize("case", ROWS)
+@pytest.mark.parametrize("shape", [(7,), (700,), (2, 5000)])
+def test_what_passes_over_a_row_declare_beside_their_loops(
+    case: str, shape: tuple[int, ...]
+) -> None:
+    """Each pass has names of its own, where no block is around its loop."""
+    f, x = ROWS[case], torch.randn(shape)
+    compiled = fusec.compile(f)
+    torch.testing.assert_close(compiled(x), f(x))
+    assert not compiled.fallbacks

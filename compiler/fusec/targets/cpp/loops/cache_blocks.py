@@ -154,17 +154,18 @@ def write_lanes(
     lanes = [_Lanes(scope, item, nans.get(item.place, "")) for item in items]
     for each in lanes:
         each.declare(writer)
-    first = scope.name(f"{axis.name}_line")
+    block = Scope(kernel, scope)
+    first = block.name(f"{axis.name}_line")
     if plan.even:
         loop = f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {line})"
         with writer.block(loop):
-            own = Marks(scope, plan.marks, line)
-            _write_block(scope, writer, plan, (first, line), lanes, element, own)
+            own = Marks(block, plan.marks, line)
+            _write_block(block, writer, plan, (first, line), lanes, element, own)
     else:
         # A known number of lanes stays in registers.
-        own = Marks(scope, "decltype(mark)" if plan.marks else "", line)
-        with _twice(scope, writer, plan, first, span, plan.marks):
-            _write_block(scope, writer, plan, (first, "count"), lanes, element, own)
+        own = Marks(block, "decltype(mark)" if plan.marks else "", line)
+        with _twice(block, writer, plan, first, span, plan.marks):
+            _write_block(block, writer, plan, (first, "count"), lanes, element, own)
     if not lanes:
         return
     clauses = " ".join(clause(each.item, each.nan) for each in lanes)

@@ -78,7 +78,6 @@ class RowWriter:
     Attributes:
         scratch: Kept node to the array that holds its row.
         loops: How the innermost loop of each pass runs.
-        declared: Names that passes have declared beside their loops.
     """
 
     def __init__(self, kernel: KernelWriter, writer: Writer, plan: Rows) -> None:
@@ -87,7 +86,6 @@ class RowWriter:
         self.plan = plan
         self.steps = plan.steps
         self.scratch: dict[Node, str] = {}
-        self.declared: set[str] = set()
         self.loops = [each.loop for each in plan.passes]
 
     def declare_scratch(self, row: Scope) -> None:
@@ -161,6 +159,8 @@ class RowWriter:
             with self.writer.block(head(inner, axis, *spans.get(axis, ()))):
                 self._levels(inner, number, items, rest, spans)
             return
+        # No block begins here either: parts, flags, arrays of a pass stand beside those of others.
+        inner.taken = scope.taken
         begin, end = spans.get(axis, ("0", self.kernel.extent(axis)))
         if scope.running:
             self._ordered_loop(inner, number, items, axis, begin, end)
@@ -172,13 +172,13 @@ class RowWriter:
         elif chunk is None:
             self._chunk(inner, number, items, axis, begin, end)
         else:
-            first = inner.name(f"{axis.name}_chunk")
-            last = inner.name(f"{axis.name}_end")
+            chunks = Scope(self.kernel, inner)
+            first, last = chunks.name(f"{axis.name}_chunk"), chunks.name(f"{axis.name}_end")
             self.kernel.use("at_most")
             loop = f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {chunk})"
             with self.writer.block(loop):
                 self.writer.line(f"const int64_t {last} = at_most({first} + {chunk}, {end});")
-                self._chunk(Scope(self.kernel, inner), number, items, axis, first, last)
+                self._chunk(Scope(self.kernel, chunks), number, items, axis, first, last)
 
     def _chunk(
         self,
@@ -295,25 +295,22 @@ class RowWriter:
             ) -> None:
                 self._stretch(inner, number, stretch, items, arrays, (first, last), bind)
 
-            write_running(scope, self.writer, plan, (begin, end), write)
+            write_running(Scope(self.kernel, scope), self.writer, plan, (begin, end), write)
             return
         if len(plan.stretches) == 1:
             self._stretch(scope, number, plan.stretches[0], items, {}, (begin, end))
             return
         size, count = choices.SCAN_BLOCK, extent(axis)
         if count is not None and count <= size and (begin, end) == ("0", str(count)):
-            # What it declares stands beside what other passes do, in no block of their own.
-            scope.taken |= self.declared
-            before = set(scope.taken)
             self._block(scope, number, items, (begin, end), count)
-            self.declared |= scope.taken - before
             return
-        first, last = scope.name(f"{axis.name}_block"), scope.name(f"{axis.name}_end")
+        blocks = Scope(self.kernel, scope)
+        first, last = blocks.name(f"{axis.name}_block"), blocks.name(f"{axis.name}_end")
         loop = f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {size})"
         with self.writer.block(loop):
             stop = self.kernel.at_most(f"{first} + {size}", end)
             self.writer.line(f"const int64_t {last} = {stop};")
-            self._block(Scope(self.kernel, scope), number, items, (first, last), size)
+            self._block(Scope(self.kernel, blocks), number, items, (first, last), size)
 
     def _block(
         self, block: Scope, number: int, items: Sequence[Accumulator], span: Span, size: int

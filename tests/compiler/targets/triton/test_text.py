@@ -352,6 +352,31 @@ def test_indices_out_of_range_are_refused_and_never_read() -> None:
     assert "& in_range" in source.text
 
 
+@pytest.mark.parametrize("mode", ["set", "add"])
+@pytest.mark.parametrize("shape", [(5,), (3, 40)])
+def test_one_place_that_only_some_elements_may_use(shape: tuple[int, ...], mode: str) -> None:
+    buffers = {
+        "x": buffer("x", (9,)),
+        "where": buffer("where", (1,), torch.int64),
+        "out": buffer("out", (9, *shape)),
+    }
+    with recording():
+        variables = axes(*shape)
+        places = tuple(map(Expr.of, variables))
+        few = ops.binary("lt", index_value(places[-1], torch.int64), const(4, torch.int64))
+        index = ops.load("where", (Expr.of(0),), torch.int64)
+        known = ops.binary("lt", index, const(9, torch.int64))
+        inside = ops.binary("logical_or", known, few)
+        place = ops.indirect(ops.check(inside, index, "index out of range"), Expr.of(9))
+        value = ops.binary("add", ops.load("x", (place,), F32), const(1.0, F32))
+        body = Body(variables, (), (Store("out", (place, *places), value, mode),))
+    case = Case("place", body, buffers, fill={"where": lambda t: t % 9})
+    run(case)
+    source = emit(case)
+    for gpu in ("sm_90", "gfx942"):
+        artifacts(source.text, source.signature, gpu=gpu, kinds=("llir",))
+
+
 def test_accumulating_stores_are_atomic_and_guarded() -> None:
     buffers = {
         "x": buffer("x", (50, 3)),

@@ -186,12 +186,24 @@ class Block:
         self.known[node] = self.value(value)
         text = self.value(condition)
         _, message = check_parts(node.name)
-        masks = [d.mask for d in self.ordered(self.kernel.node_dims(condition)) if d.mask]
+        dims = self.kernel.node_dims(condition)
+        masks = [d.mask for d in self.ordered(dims) if d.mask]
         mask = f", mask={' & '.join(masks)}" if masks else ""
         self.kernel.writer.mark(node.source)
         self.kernel.writer.line(
             f'tl.device_assert({text.source}, "{message}"{mask})', (node.source,)
         )
+        if any(d.place >= 0 for d in dims - self.kernel.node_dims(value)):
+            # One position that holds for some elements only: what is read there varies as they do.
+            spread, given = self.kernel.tile.shape(self.kernel.node_dims(node)), self.known[node]
+            single = given.source
+            if given.literal:
+                single = f"tl.cast({single}, {ex.triton_type(value.dtype)})"
+            self.assign(
+                node,
+                Text(f"tl.broadcast_to({single}, {spread})"),
+                suggested=given.source if given.source.isidentifier() else "position",
+            )
 
     # -- the text of one value ------------------------------------------------------------
 

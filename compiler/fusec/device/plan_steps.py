@@ -10,6 +10,7 @@ from fusec.codegen.host_program import function_of_buffers, view_of_buffer
 from fusec.codegen.host_values import direct_target, returns_list
 from fusec.device.start_rows import in_rows
 from fusec.device.step_memory import share_memory, with_frees
+from fusec.device.step_numbers import MOST_PARAMETERS
 from fusec.device.steps import (
     Join,
     Memory,
@@ -104,7 +105,8 @@ class _Builder:
                 self.made.add(name)
                 self.steps.append(self.memory(name))
         record = self.records.get(step.name)
-        if record is None:
+        # A stack of hundreds of tensors is one kernel; what the native part takes has an end.
+        if record is None or any(len(each.parameters) > MOST_PARAMETERS for each in record.starts):
             symbols = body_sizes(step.body, self.program.buffers)
             extra = [self.sizes[symbol] for symbol in symbols]
             arguments = (*(MemoryPlace(name) for name in names), *extra)

@@ -9,6 +9,7 @@ from fusec.call.dlpack import dlpack_type
 from fusec.device.steps import Copy, Free, Memory, MemoryPlace, SizedProgram, Start, Step
 
 _ALLOCATE, _LAUNCH, _COPY, _CALL, _FREE = range(5)  # as in plan.cpp
+MOST_PARAMETERS = 256  # of a start; likewise
 
 
 @dataclass(frozen=True)
@@ -90,4 +91,4 @@ def _laid(memory: Memory | None) -> tuple[object, ...] | None:
     return memory.shape, memory.strides, memory.dtype, *dlpack_type(memory.dtype)
 
 
-__all__ = ["Numbered", "numbered"]
+__all__ = ["MOST_PARAMETERS", "Numbered", "numbered"]

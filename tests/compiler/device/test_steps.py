@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from triton.runtime.jit import JITFunction
 
 import fusec
 from fusec.call import native
+from fusec.device import plan_steps
 from fusec.device.capture_policy import MOST_KEYS, MOST_PLACES, WARM_UPS, Policy
 from fusec.device.captured_steps import baked_inputs, for_graph, unmovable_inputs
 from fusec.device.plan import DeviceProgram, device_of
@@ -20,7 +23,8 @@ from fusec.device.plan_policy import MOST_PLANS
 from fusec.device.same_memory import SameMemory
 from fusec.device.start_rows import DELAYED_BYTES, MANY_PROGRAMS, in_rows, waiting
 from fusec.device.step_memory import SHARED, share_memory, with_frees
-from fusec.device.steps import Memory, PythonCall, touched
+from fusec.device.steps import Memory, PythonCall, Start, touched
+from fusec.target_api.launches import KernelStart, LaunchRecord
 from fusec.targets.triton.toolchain.launch import with_launchers
 from fusec.targets.triton.toolchain.launch_records import only_launches
 from fusec.targets.triton.toolchain.load import load
@@ -95,6 +99,32 @@ def test_a_plan_does_what_the_host_program_does(case: str) -> None:
             if isinstance(a, torch.Tensor):
                 assert a.stride() == b.stride()
     assert program.call.hits == 3  # the first call was compared with it
+
+
+@pytest.mark.parametrize("most", [4, 3])
+def test_a_kernel_of_more_tensors_than_a_start_takes_is_called_by_python(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(native.__file__).with_name("plan.cpp").read_text()
+    assert f"kMostParameters = {plan_steps.MOST_PARAMETERS};" in source
+    monkeypatch.setattr(plan_steps, "MOST_PARAMETERS", most)
+    inputs = [torch.randn(2) for _ in range(3)]
+    program = program_of(lambda *given: torch.stack(given), *inputs)
+    known = program._runnables
+
+    def recording(name: str) -> Any:
+        def recorded(tensors: list[torch.Tensor], extra: list[int]) -> LaunchRecord:
+            known(name)(tensors, extra)  # type: ignore[operator]
+            parameters = tuple((i, 0) for i in range(len(tensors)))
+            return LaunchRecord((KernelStart(1, (1, 1, 1), 32, 0, parameters),), (), (None,))
+
+        return SimpleNamespace(recorded=recorded)
+
+    program._runnables = recording
+    outputs, steps = program._record((), list(inputs))
+    torch.testing.assert_close(outputs, [torch.stack(inputs)])
+    kinds = [type(step) for step in steps.steps if isinstance(step, Start | PythonCall)]
+    assert kinds == [Start if most == 4 else PythonCall]
 
 
 def test_sizes_that_return_get_a_plan() -> None:

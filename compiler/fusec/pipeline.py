@@ -23,7 +23,7 @@ from fusec.ir.equality import body_key
 from fusec.ir.node import Recorder, recording
 from fusec.ir.printer import format_program
 from fusec.ir.program import Compute, Program
-from fusec.ir.verifier import check_program, require, verifies
+from fusec.ir.verifier import check_program, order_problems, require, verifies
 from fusec.kernel_source import Generated, KernelSource
 from fusec.lower import lower_graph
 from fusec.machine import MachineFacts, using
@@ -239,6 +239,8 @@ def run_stages(state: Compilation, observe: Observer | None = None) -> list[Stag
             done.append(Stage(name, time.perf_counter() - started, text))
             if verifies():
                 require(name, _problems(name, state))
+            elif name == "schedule":
+                require(name, list(order_problems(state.scheduled)))
             if observe is not None:
                 observe(done[-1])
     return done

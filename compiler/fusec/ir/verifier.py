@@ -2,7 +2,8 @@
 
 ``check_program`` looks at the whole (names, sizes, the order of steps), ``body_problems`` at one
 loop nest (axes, places, types, bounds).  Both return what is wrong as values; nothing is repaired.
-On in every test, and for anybody with ``FUSEC_VERIFY=1``.
+On in every test, and for anybody with ``FUSEC_VERIFY=1``; the order of steps as scheduled, which
+costs next to nothing, is looked at always: what nobody has written is read as whatever lay there.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def require(stage: str, problems: list[Problem]) -> None:
 
 def check_program(program: Program) -> list[Problem]:
     """Return what is wrong with a program, as lowered or as scheduled."""
-    found = [*_names(program), *_sizes(program), *_order(program)]
+    found = [*_names(program), *_sizes(program), *order_problems(program)]
     if not {problem.kind for problem in found} & _NO_GROUND:
         found += _outputs(program)
         for step in program.steps:
@@ -109,11 +110,13 @@ def _unbound(program: Program, expr: Expr, where: str) -> Iterator[Problem]:
             yield Problem("unbound_size", where, f"the size {symbol} is read from nowhere")
 
 
-def _order(program: Program) -> Iterator[Problem]:
+def order_problems(program: Program) -> Iterator[Problem]:
+    """Yield what a step reads before it is there, or makes anew, or nobody knows."""
     there = {name for name in program.inputs if name in program.buffers}
     for step in program.steps:
         label = step.name or "a call"
-        for name in step.reads():
+        reads = step.reads()
+        for name in reads:
             if name not in program.buffers:
                 yield Problem("unknown_buffer", label, f"reads {name}, which does not exist")
             elif name not in there and not _fills(step, name):
@@ -126,7 +129,7 @@ def _order(program: Program) -> Iterator[Problem]:
             there.add(name)
         if isinstance(step, Extern):
             for name in step.mutates:
-                if name not in step.reads():
+                if name not in reads:
                     yield Problem("mutates_unread", label, f"changes {name}, which it is not given")
 
 
@@ -208,4 +211,4 @@ def _points(body: Body, store: Store) -> int | None:
 # -- bodies -----------------------------------------------------------------------------------
 
 
-__all__ = ["InvalidProgram", "check_program", "require", "verifies"]
+__all__ = ["InvalidProgram", "check_program", "order_problems", "require", "verifies"]

@@ -316,6 +316,33 @@ def test_a_stage_that_yields_something_wrong_is_named(monkeypatch: pytest.Monkey
         fusec.compile(F.gelu)(torch.randn(4))
 
 
+def test_what_nobody_has_written_is_read_by_no_kernel_without_the_verifier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step that the scheduler loses would leave what lay in memory: the graph runs in eager."""
+    import fusec.pipeline as pipeline
+
+    def losing(*args: Any) -> Any:
+        found = schedule(*args)
+        program = found.program
+        return replace(found, program=replace(program, steps=program.steps[1:]))
+
+    schedule = pipeline.schedule_program
+    monkeypatch.setattr(pipeline, "schedule_program", losing)
+    monkeypatch.delenv("FUSEC_VERIFY", raising=False)
+    monkeypatch.delenv("FUSEC_STRICT", raising=False)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.sort(x.exp())[0] + 1
+
+    torch._dynamo.reset()
+    compiled = fusec.compile(function)
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(compiled(x), function(x))
+    (reason,) = compiled.fallbacks
+    assert "which is not there yet [read_before_write]" in reason
+
+
 def test_a_pass_that_breaks_a_graph_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import fusec.graph.pipeline as passes
 

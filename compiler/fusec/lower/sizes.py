@@ -141,7 +141,7 @@ class SizeTable:
 
     def _number(self, symbol: Symbol) -> int | torch.SymInt:
         if symbol.name not in self.numbers:
-            raise NotLowered("the size of a jagged dimension is no number")
+            raise NotLowered("a jagged dimension has no one size")
         return self.numbers[symbol.name]
 
     def less(self, left: Expr, right: Expr) -> bool:

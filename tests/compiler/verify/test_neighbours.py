@@ -28,7 +28,7 @@ ctypes.memset(block, 5, size)
 if freed:
     libc.free(block)
 if at != "nowhere":
-    ctypes.memset(block + int(at), 0xA7, 1)
+    ctypes.c_ubyte.from_address(block + int(at)).value ^= 0xFF  # another, whatever is there
 if not freed:
     libc.free(block)
 print(found.problem(), flush=True)

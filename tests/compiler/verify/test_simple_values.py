@@ -133,6 +133,7 @@ def test_a_count_that_stops_before_all() -> None:
 def test_a_sum_in_another_order_is_right(code: str) -> None:
     """Equal numbers and sorted ones are where its roundings go one way."""
     call = fusec.compile(lambda x: x.sum(), keep_inputs=True)
+    torch.manual_seed(7)  # sorted, one by one is off by 9e-4 of a sum of 9
     call(torch.randn(24, 60))
     (kernel,) = call.kernels.values()
     assert "sum[0] = row_sum;" in kernel.generated.text

@@ -84,7 +84,8 @@ def _makes_own(target: torch._ops.OpOverload) -> bool:
 def _in_order(value: torch.Tensor) -> Strides | None:
     """Return the strides of no elements in order, which fake tensors may count as 0 apart."""
     shape = tuple(value.shape)
-    if 0 not in shape or not all(isinstance(size, int) for size in shape):
+    # In this order: to compare a size that only data says would be a guard on it.
+    if not all(isinstance(size, int) for size in shape) or 0 not in shape:
         return None
     counted = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
     if [*value.stride()] != counted:

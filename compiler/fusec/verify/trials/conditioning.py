@@ -50,12 +50,20 @@ def _adds(node: Node) -> bool:
     return isinstance(node, Const | Load)
 
 
-def explained_by_rounding(references: References, outputs: Sequence[torch.Tensor]) -> bool:
+def has_sums(body: Body | None) -> bool:
+    """Whether a kernel adds up many elements, so that its roundings may go one way."""
+    return body is not None and any(isinstance(node, Reduce | Scan) for node in body.nodes())
+
+
+def explained_by_rounding(
+    references: References, outputs: Sequence[torch.Tensor], *, sums: bool = False
+) -> bool:
     """Whether results are as near to float64's as inputs that are off in their last digits give.
 
     Args:
         references: What they are held against.
         outputs: The results.
+        sums: Whether many elements are added up, and nothing else is done with them.
     """
     right = [each for each in references.float64 if each is not None]
     if len(right) < len(outputs) or not all(out.is_floating_point() for out in outputs):
@@ -63,7 +71,7 @@ def explained_by_rounding(references: References, outputs: Sequence[torch.Tensor
     spread = [torch.zeros_like(each, dtype=torch.float64) for each in right]
     with contextlib.suppress(RuntimeError, TypeError, NotImplementedError, ValueError):
         for turn in range(_DRAWN):
-            found = _disturbed(references, one_way=turn == 0)
+            found = _disturbed(references, one_way=turn == 0, sums=sums)
             for reach, one, other in zip(spread, found, right, strict=True):
                 torch.maximum(reach, (one.double() - other.double()).abs(), out=reach)
         return all(
@@ -77,8 +85,12 @@ def _allowed(out: torch.Tensor, exact: torch.Tensor, reach: torch.Tensor) -> tor
     return _TIMES * reach + 4 * torch.finfo(out.dtype).eps * exact.double().abs()
 
 
-def _disturbed(references: References, *, one_way: bool) -> Any:
-    """Return the results in float64 of inputs whose last digits are others, or all larger."""
+def _disturbed(references: References, *, one_way: bool, sums: bool) -> Any:
+    """Return the results in float64 of inputs whose last digits are others, or all larger.
+
+    Where there are ``sums`` negative ones become larger as well: what is sorted first falls and
+    then rises, and rounds one way in each half.
+    """
     case = references.case
     tensors = []
     for tensor in case.tensors:
@@ -88,6 +100,7 @@ def _disturbed(references: References, *, one_way: bool) -> Any:
         noise = torch.rand(tensor.shape, dtype=torch.float64) * 2 - 1
         if one_way:
             noise = torch.full_like(noise, _ONE_WAY / _ROUNDINGS)
+            noise = noise * tensor.sign() if sums else noise
         off = _ROUNDINGS * torch.finfo(torch.float32).eps
         if tensor.dtype == torch.float64:
             off = _ROUNDINGS * torch.finfo(torch.float64).eps
@@ -96,4 +109,4 @@ def _disturbed(references: References, *, one_way: bool) -> Any:
     return references.interpret(tuple(tensors), case.sizes, torch.float64)
 
 
-__all__ = ["LEVEL", "explained_by_rounding", "only_adds"]
+__all__ = ["LEVEL", "explained_by_rounding", "has_sums", "only_adds"]

@@ -76,6 +76,7 @@ def test_they_want_no_gradient(function: Function, monkeypatch: pytest.MonkeyPat
         torch.testing.assert_close(got, known)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("gradient", [False, True])
 def test_an_update_of_one_is_seen_in_the_others(function: Function, gradient: bool) -> None:

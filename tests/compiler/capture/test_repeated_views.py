@@ -41,6 +41,7 @@ def weighted(results: tuple[torch.Tensor, ...]) -> torch.Tensor:
     return torch.stack([(torch.arange(float(r.numel())) * r).sum() for r in wanted]).sum()
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_a_view_and_itself_detached(view: View) -> None:
     def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:

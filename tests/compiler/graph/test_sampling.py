@@ -38,6 +38,7 @@ def places(dtype: torch.dtype) -> torch.Tensor:
     return grid.to(dtype)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
 def test_places_that_are_nowhere_are_what_eager_has(mode: str, padding: str) -> None:

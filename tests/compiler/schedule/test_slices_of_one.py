@@ -21,6 +21,7 @@ EACH: dict[str, Each] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbolic"])
 @pytest.mark.parametrize("name", EACH)
 def test_several_slices(name: str, dynamic: bool) -> None:

@@ -95,6 +95,7 @@ class _Judged(TorchDispatchMode):
         return made
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_each_operator(layout: str) -> None:
     with _Judged() as found:
@@ -108,6 +109,7 @@ def everything(x: T) -> list[Any]:
     return [function(x) for function in (*ON_ELEMENTS.values(), *OTHERS.values())]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_results(layout: str) -> None:
     x = LAYOUTS[layout]()

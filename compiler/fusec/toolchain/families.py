@@ -22,8 +22,8 @@ COMMON = (
     "-shared",
 )
 # Not ``-fno-thread-jumps``, with which clamps are faster (a logarithm takes a sixth less with AVX2,
-# two clamps alone half): g++ 12 and 13 then take the condition of one vector's rows for those of
-# the next, where it guards a load beside bytes.
+# two clamps alone half): g++ 12 then takes the condition of one vector's rows for those of the
+# next, where it guards a load beside bytes.
 _GCC = (
     # What the emitter calls a vector loop has passed its own judgement.
     "-fvect-cost-model=unlimited",

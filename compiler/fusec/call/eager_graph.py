@@ -2,11 +2,18 @@
 
 TorchDynamo writes a ``with`` block as a function that enters it and one that leaves it.  What
 raises in between would leave autocast on, or inference mode, for all that comes after.
+
+The operator that it writes for ``torch.utils.checkpoint`` is made for tracing: what it computes
+again draws other random numbers than before, which a compiler is to see to, and it looks at what
+operators do from below autograd.  Here it is the function that it stands for.
 """
 
 from __future__ import annotations
 
+import copy
 import sys
+import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,6 +21,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.utils.checkpoint import checkpoint
 
 # What enters a block, by name; what leaves it, and whether that takes what the former returned.
 _LEFT_BY = {
@@ -26,6 +34,11 @@ _LEFT_BY = {
     "_saved_tensors_hooks_disable": ("_saved_tensors_hooks_enable", False),
 }
 _LEAVES = frozenset(name for name, _ in _LEFT_BY.values())
+
+_CHECKPOINT = "tag_activation_checkpoint"
+# Graphs by those that were captured, with checkpoints as they run in eager.
+_MADE: weakref.WeakKeyDictionary[fx.GraphModule, fx.GraphModule] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
 
 
 class _Run(fx.Interpreter):
@@ -69,6 +82,7 @@ def run_eagerly(module: fx.GraphModule) -> Callable[..., Any]:
     Args:
         module: The graph.
     """
+    module = _with_checkpoints(module)
     if not any(_name(n.target) in {*_LEFT_BY, "_set_grad_enabled"} for n in module.graph.nodes):
         # Its class's function: a module that is called prints what raises, beside raising it.
         _LazyGraphModule.force_recompile(module)
@@ -85,6 +99,40 @@ def run_eagerly(module: fx.GraphModule) -> Callable[..., Any]:
             raise
 
     return call
+
+
+def _with_checkpoints(module: fx.GraphModule) -> fx.GraphModule:
+    """Return a captured graph whose checkpoints are those of ``torch.utils.checkpoint``."""
+    parts = [each for each in module.modules() if isinstance(each, fx.GraphModule)]
+    if not any(_CHECKPOINT in str(node.target) for each in parts for node in each.graph.nodes):
+        return module
+    with _LOCK:
+        if module not in _MADE:
+            _MADE[module] = _changed(module)
+        return _MADE[module]
+
+
+def _changed(module: fx.GraphModule) -> fx.GraphModule:
+    changed = copy.copy(module)
+    changed.graph = copy.deepcopy(module.graph)
+    for name, part in module.named_children():
+        if isinstance(part, fx.GraphModule):
+            setattr(changed, name, _changed(part))
+    for node in changed.graph.nodes:
+        if node.op == "call_function" and _CHECKPOINT in str(node.target):
+            node.target = _checkpointed
+    changed.recompile()
+    return changed
+
+
+def _checkpointed(module: fx.GraphModule, *args: Any, **options: Any) -> Any:
+    """Run a part of a graph, of which backward computes again what it needs."""
+    given = module.meta.get("_checkpoint_context_fn")
+    others = {name: value for name, value in options.items() if name != "context_fn"}
+    others["use_reentrant"] = False  # as it is compiled
+    if given is not None:
+        others["context_fn"] = given
+    return checkpoint(run_eagerly(module), *args, **others)
 
 
 __all__ = ["run_eagerly"]

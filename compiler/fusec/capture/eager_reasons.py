@@ -24,6 +24,7 @@ from fusec.capture.gradients.result_modes import (
 )
 from fusec.capture.gradients.second_gradients import asks_for_second_gradients
 from fusec.capture.gradients.unrecorded_updates import updates_unrecorded
+from fusec.capture.gradients.unregistered import lacks_gradient_rules
 from fusec.capture.inputs.graph_inputs import has_gaps, needs_eager
 from fusec.capture.number_restarts import LOSES_UPDATES, Restart, loses_updates
 from fusec.capture.untraceable import in_short, is_untraceable
@@ -73,6 +74,7 @@ _BEFORE: tuple[tuple[str, Callable[[GraphCall], str]], ...] = (
     ("it runs in eager", lambda graph: drops_leaves(graph.module)),
     ("it runs in eager", lambda graph: repeats_views(graph.module)),
     ("it runs in eager", lambda graph: lets_gradients_through(graph.module)),
+    ("it runs in eager", lambda graph: lacks_gradient_rules(graph.module, graph.records)),
     (
         "it runs in eager",
         lambda graph: updates_unrecorded(graph.module, graph.inputs, graph.records),

@@ -39,6 +39,7 @@ from fusec.graph.refusals.sizes import keep_promised_sizes
 from fusec.graph.simplify.attention_blocks import drop_block_lists
 from fusec.graph.simplify.attention_masks import simplify_attention_masks
 from fusec.graph.simplify.attention_numbers import numbers_to_device
+from fusec.graph.simplify.compared_halves import round_compared
 from fusec.graph.simplify.cse import merge_common
 from fusec.graph.simplify.extremes import compute_compared_once
 from fusec.graph.simplify.few_strides import lay_out_few
@@ -283,12 +284,19 @@ PASSES: tuple[Pass, ...] = (
         required="of equal elements in half precision, gradients would be their rounding",
     ),
     Pass(
+        "compared_halves",
+        lambda s: round_compared(s.module),
+        _FUNCTIONAL,
+        "what is compared in half precision is rounded first, as in eager",
+        required="the same computation would not be equal to itself",
+    ),
+    Pass(
         "widen_half_products",
         lambda s: widen_products(s.module, rounds_as_eager=s.options.emulate_rounding),
         _FUNCTIONAL,
         "half-precision products run in float32 where this processor is faster at that",
         applies=_for_libraries,
-        after=("norm_inputs",),
+        after=("norm_inputs", "compared_halves"),
     ),
     Pass(
         "bias_epilogue",

@@ -40,10 +40,10 @@ def round_norm_inputs(module: fx.GraphModule) -> int:
         source = node.args[0] if node.args else None
         if _packet(node) in _STATISTICS and isinstance(source, fx.Node):
             alone = _is_alone(node)
-            for each in _makers(source):
+            for each in makers(source):
                 if alone and each.op == "call_function":
                     each.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
-                if each.op == "call_function" and _is_half(each) and ROUNDED not in each.meta:
+                if each.op == "call_function" and is_half(each) and ROUNDED not in each.meta:
                     each.meta[ROUNDED] = True
                     marked += 1
     return marked
@@ -66,19 +66,19 @@ def round_what_they_follow_from(forward: fx.GraphModule) -> int:
             seen.add(each)
             if each not in kept:
                 waiting.append(each)
-            for maker in _makers(each) if each in kept else ():
-                if maker.op == "call_function" and _is_half(maker) and ROUNDED not in maker.meta:
+            for maker in makers(each) if each in kept else ():
+                if maker.op == "call_function" and is_half(maker) and ROUNDED not in maker.meta:
                     maker.meta[ROUNDED] = True
                     marked += 1
     return marked
 
 
-def _makers(node: fx.Node) -> Iterator[fx.Node]:
+def makers(node: fx.Node) -> Iterator[fx.Node]:
     """Yield what computes a tensor that others widen, or see in another shape."""
     while node.all_input_nodes and (
         node.target is operator.getitem
         or is_view(node)
-        or (_packet(node) in _WIDENINGS and _is_half(node.all_input_nodes[0]))
+        or (_packet(node) in _WIDENINGS and is_half(node.all_input_nodes[0]))
     ):
         if node.target is operator.getitem:
             yield node  # one of several results
@@ -96,7 +96,7 @@ def _is_alone(node: fx.Node) -> bool:
     return guard_or_false(given.numel() == mean.numel())
 
 
-def _is_half(node: fx.Node) -> bool:
+def is_half(node: fx.Node) -> bool:
     """Whether a node's first result is in half precision."""
     value = node.meta.get("val")
     value = value[0] if isinstance(value, (tuple, list)) and value else value
@@ -107,4 +107,10 @@ def _packet(node: fx.Node) -> object:
     return getattr(node.target, "overloadpacket", node.target)
 
 
-__all__ = ["ROUNDED", "round_norm_inputs", "round_what_they_follow_from"]
+__all__ = [
+    "ROUNDED",
+    "is_half",
+    "makers",
+    "round_norm_inputs",
+    "round_what_they_follow_from",
+]

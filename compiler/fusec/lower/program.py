@@ -13,11 +13,11 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from fusec.abilities import Abilities
 from fusec.graph.facts.notes import Note, NoteKind, notes, said_of_captured
+from fusec.graph.facts.rounded import ROUNDED
 from fusec.graph.facts.storages import makers_of_shared_results
 from fusec.graph.facts.user_lines import user_line
 from fusec.graph.products.widened_halves import STORED
 from fusec.graph.simplify.extremes import COMPARED
-from fusec.graph.training.norm_inputs import ROUNDED
 from fusec.ir.body import Buffer
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, const, recording, source_line

@@ -17,7 +17,7 @@ from torch._guards import detect_fake_mode
 
 from fusec.graph.choices import multiplies_slowly, pays_to_widen
 from fusec.graph.facts.notes import NoteKind, add_note
-from fusec.graph.training.norm_inputs import ROUNDED
+from fusec.graph.facts.rounded import ROUNDED
 
 aten = torch.ops.aten
 _CONVERT = torch.ops.prims.convert_element_type.default

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from fusec.graph.training.norm_inputs import ROUNDED, is_half, makers
+from fusec.graph.facts.rounded import ROUNDED, is_half, makers
 
 aten, prims = torch.ops.aten, torch.ops.prims
 

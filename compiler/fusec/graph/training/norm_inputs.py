@@ -10,23 +10,16 @@ forward keeps in half precision, and goes on with unrounded.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator
-
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.utils.checkpoint import CheckpointPolicy
 
-from fusec.graph.facts.joint_graph import is_view
+from fusec.graph.facts.rounded import ROUNDED, is_half, makers
 
-aten, prims = torch.ops.aten, torch.ops.prims
-
-# The key in a node's meta.
-ROUNDED = "fusec_rounded"
+aten = torch.ops.aten
 
 _STATISTICS = frozenset((aten.native_layer_norm, aten.native_group_norm, aten.var_mean))
-_WIDENINGS = frozenset((aten._to_copy, aten.clone, prims.convert_element_type))
 
 
 def round_norm_inputs(module: fx.GraphModule) -> int:
@@ -73,19 +66,6 @@ def round_what_they_follow_from(forward: fx.GraphModule) -> int:
     return marked
 
 
-def makers(node: fx.Node) -> Iterator[fx.Node]:
-    """Yield what computes a tensor that others widen, or see in another shape."""
-    while node.all_input_nodes and (
-        node.target is operator.getitem
-        or is_view(node)
-        or (_packet(node) in _WIDENINGS and is_half(node.all_input_nodes[0]))
-    ):
-        if node.target is operator.getitem:
-            yield node  # one of several results
-        node = node.all_input_nodes[0]
-    yield node
-
-
 def _is_alone(node: fx.Node) -> bool:
     """Whether each element is a group by itself: a last place is all that a gradient is made of."""
     source, results = node.args[0], node.meta.get("val")
@@ -96,21 +76,8 @@ def _is_alone(node: fx.Node) -> bool:
     return guard_or_false(given.numel() == mean.numel())
 
 
-def is_half(node: fx.Node) -> bool:
-    """Whether a node's first result is in half precision."""
-    value = node.meta.get("val")
-    value = value[0] if isinstance(value, (tuple, list)) and value else value
-    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
-
-
 def _packet(node: fx.Node) -> object:
     return getattr(node.target, "overloadpacket", node.target)
 
 
-__all__ = [
-    "ROUNDED",
-    "is_half",
-    "makers",
-    "round_norm_inputs",
-    "round_what_they_follow_from",
-]
+__all__ = ["round_norm_inputs", "round_what_they_follow_from"]

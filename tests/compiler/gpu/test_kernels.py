@@ -333,3 +333,18 @@ def test_layouts_that_tritons_compiler_fails_on() -> None:
         x = torch.randn(8, 64, device="cuda", dtype=torch.bfloat16)
         torch.testing.assert_close(compiled(x), function(x), atol=2e-2, rtol=2e-2)
     assert not compiled.fallbacks
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int16])
+@pytest.mark.parametrize("shape", [(102, 102), (3, 5), (70, 33), (7, 300), (1, 9)])
+def test_extremes_of_lanes_beyond_the_end(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    # ptxas made infinity of -infinity where a block's last lanes are never within
+    x = torch.randn(shape, device="cuda").mul(100).to(dtype)
+
+    def extremes(x: torch.Tensor) -> Any:
+        pooled = F.pad(x, (1, 1), value=-3).amax(0)
+        return x.amax(0), x.amin(0), x.amax(1), x.amin(1), x.clamp(min=-2).amax(0), pooled
+
+    results = fusec.compile(extremes)(x)
+    for result, expected in zip(results, extremes(x), strict=True):
+        assert torch.equal(result, expected)

@@ -53,10 +53,10 @@ def cross_entropy(
     for start in tl.range(0, 5000, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         col = start + tl.arange(0, RBLOCK)
         col_inside = col < 5000
-        logits = tl.load(
-            logits_ptr + row * 5000 + col,
+        logits = tl.where(
             col_inside,
-            other=-float("inf"),
+            tl.load(logits_ptr + row * 5000 + col, col_inside),
+            tl.cast(-float("inf"), tl.float16),
         ).to(tl.float32)
         running_max, running_total = online_sum_grouped(running_max, running_total, logits, 8)
     logits_max = tl.reduce(running_max, 0, maximum)

@@ -46,11 +46,14 @@ def softmax(
     for start in tl.range(0, 3, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         row = start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 3
-        x = tl.load(
-            x_ptr + row * 140000 + col,
+        x = tl.where(
             col_inside & row_inside,
-            other=-float("inf"),
-            eviction_policy="evict_last",
+            tl.load(
+                x_ptr + row * 140000 + col,
+                col_inside & row_inside,
+                eviction_policy="evict_last",
+            ),
+            tl.cast(-float("inf"), tl.float16),
         ).to(tl.float32)
         running_max, running_total = online_sum(running_max, running_total, x)
     x_max = tl.reduce(running_max, 0, maximum, keep_dims=True)
@@ -58,11 +61,14 @@ def softmax(
     for start in tl.range(0, 3, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         row = start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 3
-        x = tl.load(
-            x_ptr + row * 140000 + col,
+        x = tl.where(
             col_inside & row_inside,
-            other=-float("inf"),
-            eviction_policy="evict_first",
+            tl.load(
+                x_ptr + row * 140000 + col,
+                col_inside & row_inside,
+                eviction_policy="evict_first",
+            ),
+            tl.cast(-float("inf"), tl.float16),
         ).to(tl.float32)
         y = libdevice.fast_expf(x - x_max) * (1.0 / exp_sum)
         tl.store(out_ptr + row * 140000 + col, y, col_inside & row_inside)

@@ -48,11 +48,10 @@ def softmax(
     for start in tl.range(0, 5000, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         col = start + tl.arange(0, RBLOCK)
         col_inside = col < 5000
-        x = tl.load(
-            x_ptr + row * 5000 + col,
+        x = tl.where(
             col_inside,
-            other=-float("inf"),
-            eviction_policy="evict_last",
+            tl.load(x_ptr + row * 5000 + col, col_inside, eviction_policy="evict_last"),
+            tl.cast(-float("inf"), tl.float16),
         ).to(tl.float32)
         running_max, running_total = online_sum_grouped(running_max, running_total, x, 8)
     x_max = tl.reduce(running_max, 0, maximum)
@@ -60,11 +59,10 @@ def softmax(
     for start in tl.range(0, 5000, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         col = start + tl.arange(0, RBLOCK)
         col_inside = col < 5000
-        x = tl.load(
-            x_ptr + row * 5000 + col,
+        x = tl.where(
             col_inside,
-            other=-float("inf"),
-            eviction_policy="evict_first",
+            tl.load(x_ptr + row * 5000 + col, col_inside, eviction_policy="evict_first"),
+            tl.cast(-float("inf"), tl.float16),
         ).to(tl.float32)
         y = libdevice.fast_expf(x - x_max) * (1.0 / exp_sum)
         tl.store(out_ptr + row * 5000 + col, y, col_inside)

@@ -24,10 +24,10 @@ def softmax(x_ptr, out_ptr, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):
     col = tl.arange(0, RBLOCK)[None, :]
     col_inside = col < 200
     # line 4: y = torch.softmax(x, -1)
-    x = tl.load(
-        x_ptr + row * 200 + col,
+    x = tl.where(
         row_inside & col_inside,
-        other=-float("inf"),
+        tl.load(x_ptr + row * 200 + col, row_inside & col_inside),
+        tl.cast(-float("inf"), tl.float16),
     ).to(tl.float32)
     x_max = tl.reduce(x, 1, maximum, keep_dims=True)
     exp = libdevice.fast_expf(x - x_max)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+import fusec
 from fusec.errors import CompileError
 from fusec.targets.triton.toolchain.cross_compile import artifacts
 from fusec.tunables import set_tunables
@@ -101,3 +102,20 @@ def test_programs_share_rows_whose_value_is_updated(down: bool) -> None:
     # what the others still have to read is not overwritten by one of them
     assert "SPLITS" not in emit(reading).text
     run(running_mean(3, 4100, down, "old"), "split")
+
+
+@pytest.mark.parametrize("correction", [0, 1])
+def test_a_variance_of_what_a_softmax_yields(
+    correction: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum of squares is carried with the sum of what is itself made of a carried sum."""
+    monkeypatch.setenv("FUSEC_STRICT", "1")
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.softmax(x, 0)
+        return (x * 0.1).cumsum(1) - y, torch.sigmoid(y).var(-2, correction=correction)
+
+    x = torch.randn(17, 7)
+    results = fusec.compile(function, target="triton", tuned=False)(x)
+    for result, expected in zip(results, function(x.double()), strict=True):
+        torch.testing.assert_close(result.double(), expected, atol=1e-6, rtol=1e-5)

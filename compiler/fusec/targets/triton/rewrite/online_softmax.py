@@ -60,15 +60,15 @@ def carry_online(body: Body) -> Body:
     values = rewrite(body.roots, {}, replace_sum)
     stores = tuple(replace(s, value=v) for s, v in zip(body.stores, values, strict=True))
     carried = replace(body, stores=stores)
-    # a variance that nobody divides by its mean needs the mean's sum all the same
-    companions = {
+    # a variance that nobody divides by its mean needs the mean's sum all the same, made of what
+    # is carried below it
+    companions = dict.fromkeys(
         reduce(CARRIED_WITH[n.kind], n.args[0], n.axes, n.dtype)
         for n in carried.nodes()
         if isinstance(n, Reduce) and n.kind in CARRIED_WITH
-    }
+    )
     there = set(carried.nodes())
-    lost = [n for n in body.nodes() if n in companions and n not in there]
-    return replace(carried, companions=tuple(lost))
+    return replace(carried, companions=tuple(n for n in companions if n not in there))
 
 
 def is_square_distance(total: Reduce) -> bool:

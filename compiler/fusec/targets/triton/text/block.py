@@ -33,6 +33,7 @@ from fusec.targets.triton.rewrite.word_operands import OF_WORDS, READ
 from fusec.targets.triton.text import expressions as ex
 from fusec.targets.triton.text.expressions import ATOM, Text
 from fusec.targets.triton.text.kernel_writer import KernelWriter
+from fusec.targets.triton.text.masked_load import masked_load
 from fusec.targets.triton.text.names import rounds_for_memory, suggested_name
 from fusec.targets.triton.text.pairs import write_pair
 from fusec.targets.triton.text.scans import write_scan
@@ -349,10 +350,12 @@ class Block:
             self.renamed = {line: line.line}
             address, _ = self.pointer(node.buffer, node.index)
             self.renamed = {}
-            texts = [address, line.line_mask] if line.mask else [address]
-            if self.kernel.padding is not None and node in self.kernel.padding.loads:
-                texts.append(f"other={self._padded(node)}")
-            return Text(f"tl.load({', '.join(texts)}){line.spread(2)}")
+            mask = line.line_mask if line.mask else ""
+            padding = self.kernel.padding
+            padded = padding is not None and node in padding.loads
+            outside = Text(self._padded(node)) if padded else None
+            load = masked_load(address, mask, outside, node.dtype)
+            return Text(f"{load.source}{line.spread(2)}")
         odd, policy = self.kernel.odd, self.kernel.evict.get((self.number, node.buffer))
         if odd is not None and odd.row.is_read_by(node, self.kernel.buffers, self.kernel.tile):
             return Text(odd.load(self._outside(node), policy or ""))
@@ -365,19 +368,16 @@ class Block:
         if not any(d.place >= 0 for d in dims) and any(d.place >= 0 for d in spread):
             # one address under a mask of many: Triton wants as many addresses
             address = f"tl.broadcast_to({address}, {self.kernel.tile.shape(spread)})"
-        args = [address]
-        if conditions:
-            args.append(" & ".join(dict.fromkeys(conditions)))
+        other: Text | None = None
         if node.mask is not None:
             other = ex.number(node.other, node.dtype)
             if node.dtype == torch.bool:
                 other = Text(str(int(node.other)))
-            args.append(f"other={other.source}")
         elif self.kernel.padding is not None and node in self.kernel.padding.loads:
-            args.append(f"other={self._padded(node)}")
-        if policy is not None and any(d.place >= 0 for d in dims):
-            args.append(f'eviction_policy="{policy}"')
-        return ex.call("tl.load", *[Text(a) for a in args])
+            other = Text(self._padded(node))
+        varies = any(d.place >= 0 for d in dims)
+        mask = " & ".join(dict.fromkeys(conditions))
+        return masked_load(address, mask, other, node.dtype, policy or "" if varies else "")
 
     def _outside(self, node: Load) -> str:
         """Return what a load is to yield outside of its row."""

@@ -67,6 +67,8 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+        # What is frozen does not count as old: it would look at all the rest far too often.
+        gc.set_threshold(10_000, 10, 50)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked `slow`
@@ -145,7 +147,7 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
         import torch
 
         leave_trace_unread()
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
 
 
 def leave_trace_unread() -> None:
@@ -184,7 +186,10 @@ def seed() -> None:
     """Start every test from the same random numbers."""
     import torch
 
-    torch.manual_seed(0)
+    if torch.cuda.is_available():
+        torch.manual_seed(0)
+    else:  # for devices that are not there torch would write down the stack, three times
+        torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture

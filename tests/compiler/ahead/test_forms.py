@@ -84,6 +84,7 @@ FORMS = {
 }
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("form", FORMS)
 def test_what_calls_a_module_is_taken_up(form, tmp_path, monkeypatch):
     monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path / "cache"))

@@ -49,7 +49,7 @@ STANCES = {
 }
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("maker", MAKERS)
 @pytest.mark.parametrize("stance", STANCES)
 def test_stances(maker, stance):

@@ -36,6 +36,7 @@ def x():
     compiled_autograd.reset()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("forward", ["eager", "compiled"])
 def test_gradients_are_those_of_eager(forward, x):
     module = model()

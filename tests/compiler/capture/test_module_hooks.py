@@ -75,7 +75,7 @@ def test_a_hook_runs_until_it_is_removed(put: Callable[[Module], Any], calls: in
 
 @pytest.mark.parametrize("put", PUTS)
 @pytest.mark.parametrize("first", ["none", "inner", "outer", "both"])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_a_hook_runs_within_another_compiled_function(
     put: Callable[[Module], Any], first: str
 ) -> None:

@@ -35,7 +35,7 @@ def trained(
     return [each.detach() for each in given]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("reset", [_forget, _set_to_none])
 @pytest.mark.parametrize(("parameters", "which"), [(1, 0), (2, 0), (2, 1)])
 def test_a_momentum_that_begins_anew(

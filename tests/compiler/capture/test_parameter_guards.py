@@ -97,6 +97,7 @@ def trained(
     return found
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("compiler", "form", "change"),
     [

@@ -43,6 +43,7 @@ FORMS: dict[str, Function] = {
 }
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("within", [False, True])
 def test_functional_derivatives(name: str, within: bool) -> None:

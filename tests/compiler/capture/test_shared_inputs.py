@@ -71,7 +71,7 @@ def check(function: Callable[..., Any], calls: Sequence[Make], **options: Any) -
     return compiled
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("function", [update, update_last, update_both], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("first", WAYS)
 def test_calls_that_share_memory_otherwise(first: str, function: Callable[..., Any]) -> None:

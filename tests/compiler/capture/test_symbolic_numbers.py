@@ -96,6 +96,7 @@ DIVISIONS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", DIVISIONS)
 def test_divisors_of_either_sign(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEC_STRICT", "1")

@@ -179,7 +179,7 @@ def test_a_function_of_the_users_may_make_anything_of_zeros(result: int) -> None
     same_gradients(*found)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("function", "dynamic"),
     [*((each, False) for each in FUNCTIONS), (shared, True), (views, True)],
@@ -324,7 +324,7 @@ def infinite_rows(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
     return torch.softmax(rows @ rows, -1) @ z, (rows * 0).norm(dim=-1) ** 0.5
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize(
     "function", [infinite, infinite_cat, infinite_rows], ids=lambda each: each.__name__
@@ -391,7 +391,7 @@ def updated_twice(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
     return z * 2, z * x, y * z
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("change", [torch.sin, lambda each: (each * 1).view(3)], ids=["", "view"])
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize(

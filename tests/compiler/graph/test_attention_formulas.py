@@ -58,7 +58,7 @@ def operators(compiled: fusec.CompiledFunction) -> set[str]:
     return {each.name for graph in compiled.graphs for each in graph.externs}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", MODS)
 def test_masks_and_scores(name: str, dtype: torch.dtype) -> None:

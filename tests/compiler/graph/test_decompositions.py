@@ -56,6 +56,7 @@ def test_filled_with_gaps_as_it_lies() -> None:
     same(lambda x, i: x[:1].expand(3, -1, -1, -1).index_fill(1, i, 2.5), X, PLACES)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("order", [(2, 1, 0, 3), (1, 2, 3, 0), (3, 1, 2, 0), (0, 1, 2, 3)])
 def test_norms_of_single_elements_as_they_lie(order: tuple[int, ...], training: bool) -> None:

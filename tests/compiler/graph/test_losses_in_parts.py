@@ -73,7 +73,7 @@ def is_in_parts(compiled: Any) -> bool:
     return "linear_cross_entropy" in str(compiled.graphs[0].externs)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("function", LOSSES, ids=lambda f: f.__name__)
 def test_losses_and_gradients(function: Any, dtype: torch.dtype) -> None:

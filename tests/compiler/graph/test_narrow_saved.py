@@ -87,7 +87,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("target", ["cpp", "triton"])
 def test_gradients_through_what_is_widened_again(name: str, target: str) -> None:

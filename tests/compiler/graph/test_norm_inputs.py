@@ -38,7 +38,7 @@ def equal_images(x: torch.Tensor) -> torch.Tensor:
     return F.batch_norm(same, None, None, training=True)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("slow", [False, True], ids=["halves", "widened"])
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize(

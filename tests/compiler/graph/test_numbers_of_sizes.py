@@ -26,7 +26,7 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_with_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEC_STRICT", "1")

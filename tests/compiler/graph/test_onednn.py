@@ -65,7 +65,7 @@ def matrix(rows: int, columns: int) -> torch.Tensor:
     return torch.randn(rows, columns) / columns**0.5
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "make",
     [

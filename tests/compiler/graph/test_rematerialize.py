@@ -140,7 +140,7 @@ AFTER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", AFTER)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

@@ -83,7 +83,7 @@ def made(function: Function, x: torch.Tensor, dims: tuple[int, ...] = (0, 1, 2))
 
 
 @pytest.mark.triton
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_one_kernel_is_right_for_rows_of_all_lengths(name: str, dtype: torch.dtype) -> None:

@@ -39,7 +39,7 @@ CALLS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[int, ...], 
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CALLS)
 def test_kernels_are_called_what_was_called(name: str) -> None:
     function, shape, wanted = CALLS[name]

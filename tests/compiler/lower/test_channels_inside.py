@@ -34,6 +34,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("shape", "groups", "dtype"), SHAPES)
 def test_groups_of_channels(shape: tuple[int, ...], groups: int, dtype: torch.dtype) -> None:
     x = image(*shape, dtype=dtype)

@@ -23,6 +23,7 @@ def jagged(*lengths: int) -> torch.Tensor:
     return nested_tensor(rows, layout=torch.jagged).requires_grad_()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "function",
     [

@@ -61,7 +61,7 @@ def backward_text(compiled: CompiledFunction) -> str:
     return "\n".join(k.source for name, k in compiled.kernels.items() if "put" in name)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("target", [None, "triton"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradients_are_eagers(name: str, target: str | None) -> None:
@@ -79,7 +79,7 @@ def test_other_types(dtype: torch.dtype) -> None:
     graph.verify()
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.triton
 @pytest.mark.parametrize("name", ["bilinear", "nearest", "bicubic", "every other", "flipped"])
 def test_nothing_is_added_in_memory(name: str) -> None:

@@ -184,7 +184,7 @@ def _sampled() -> list[Any]:
     return [op if n % 3 == 0 else pytest.param(op, marks=SLOW) for n, op in enumerate(_ops())]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("op", _sampled(), ids=name_of)
 def test_torchs_own_samples(op: Any) -> None:
     """A few of torch's samples for each operator that a kernel is generated for."""

@@ -127,7 +127,7 @@ def averages(n: int, windows: str, x: torch.Tensor) -> list[torch.Tensor]:
 # -- forward --------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("n", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_windows(n: int, windows: str) -> None:
@@ -152,7 +152,7 @@ def test_shares(n: int, shares: str) -> None:
     check(everything, x)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.int32, torch.int8, torch.uint8])
 def test_dtypes(dtype: torch.dtype) -> None:
     x = values((2, 3, 9, 11), dtype)
@@ -276,7 +276,7 @@ def test_indices_that_nobody_reads_are_not_written() -> None:
 # -- backward -------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("n", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_gradients_of_windows(n: int, windows: str) -> None:
@@ -288,7 +288,7 @@ def test_gradients_of_windows(n: int, windows: str) -> None:
     check_gradients(strictly, everything, x)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shares", SHARES)
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_gradients_of_shares(n: int, shares: str) -> None:
@@ -349,6 +349,7 @@ UNEQUAL: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]] = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("shape", "count", "dtype"), UNEQUAL)
 def test_windows_of_unequal_sizes(
     shape: tuple[int, ...], count: tuple[int, ...], dtype: torch.dtype

@@ -111,7 +111,7 @@ PROMISES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], list[tuple[Any, .
 }
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", PROMISES)
 def test_a_promise_that_does_not_hold(name: str, dynamic: bool) -> None:

@@ -101,7 +101,7 @@ def test_a_network_without_torch(runtime, tmp_path):
     assert run_alone(runtime, path, given) == "same\n"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (5, 1, 7), (13, 300, 35), (97, 258, 64), (2, 0, 3)])
 @pytest.mark.parametrize("turned", [False, True])
 def test_products_of_odd_sizes(tmp_path, sizes, turned):

@@ -158,6 +158,7 @@ def test_weights_by_reference(tmp_path):
         fusec.load(tmp_path / "it.fuse")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "make",
     [

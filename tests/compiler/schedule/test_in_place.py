@@ -50,7 +50,7 @@ def same(target: str, function: Callable[..., object], *inputs: torch.Tensor) ->
 SIZES = [(64,), (33, 7), (0, 5), (300, 1000)]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("shape", SIZES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int32])
 def test_elementwise_updates(shape: tuple[int, ...], dtype: torch.dtype, target: str) -> None:
@@ -157,7 +157,7 @@ _DIMENSIONS = [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("learn", [True, False])
 @pytest.mark.parametrize(("kind", "convolution", "shape"), _DIMENSIONS)
 def test_running_statistics(
@@ -221,7 +221,7 @@ def test_a_row_that_is_written_as_well(target: str) -> None:
     assert same(target, function, torch.randn(64, 1000), torch.randn(64)) == 1
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
 def test_an_optimizers_step(kind: str, target: str) -> None:
     def make() -> tuple[list[nn.Parameter], torch.optim.Optimizer]:

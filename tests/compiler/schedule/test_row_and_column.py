@@ -435,7 +435,7 @@ def test_random_bodies_in_cpp(block: int) -> None:
     pytest.fail("too few bodies have rows to cut")
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(9000, 9009))
 def test_random_bodies_in_triton(seed: int) -> None:
     check_triton(seed)

@@ -90,6 +90,7 @@ TRITON = "tl.device_assert(in_range"
 
 
 @pytest.mark.triton
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("shape", [(24, 60), (512, 768)], ids=["small", "large"])
 @pytest.mark.parametrize(
     ("old", "new", "says"),

@@ -305,6 +305,7 @@ def test_dtypes(dtype):
     assert torch.equal(result.outputs[0].view(torch.uint8), x.view(torch.uint8))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "x",
     [

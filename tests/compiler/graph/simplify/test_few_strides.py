@@ -109,7 +109,7 @@ def everything(x: T) -> list[Any]:
     return [function(x) for function in (*ON_ELEMENTS.values(), *OTHERS.values())]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_results(layout: str) -> None:
     x = LAYOUTS[layout]()

@@ -59,7 +59,7 @@ def run(name: str) -> tuple[torch.Tensor, str]:
     return result, "".join(kernel.source for kernel in built.kernels.values())
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     together, text = run(name)

@@ -40,6 +40,7 @@ def waves(x: torch.Tensor) -> torch.Tensor:
     return torch.sin(x) * torch.cos(2 * x)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shape", [(100_003,), (40, 300), (3, 4096), (2, 5, 1024)])
 def test_near_and_far_blocks(shape: tuple[int, ...]) -> None:
     x = torch.randn(*shape) * 100
@@ -135,6 +136,7 @@ def quotients(dtype: torch.dtype, far: bool) -> tuple[torch.Tensor, torch.Tensor
     return x, y
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("far", [False, True])
 def test_remainders_are_exact(dtype: torch.dtype, far: bool) -> None:

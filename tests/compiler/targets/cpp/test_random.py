@@ -59,7 +59,7 @@ def test_random_bodies(block: int) -> None:
     check_block(block)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("block", range(100, 109))
 def test_random_bodies_as_if_large(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SHRUNK.items():

@@ -48,7 +48,7 @@ def agree(x: torch.Tensor, held: int | None, **options: Any) -> None:
     )
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("align", [False, True])
 @pytest.mark.parametrize("factor", [2, 3, 1.7])

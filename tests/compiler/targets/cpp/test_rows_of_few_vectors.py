@@ -67,7 +67,7 @@ ROWS: dict[str, Function] = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_with_a_step_of_two(name: str, dtype: torch.dtype) -> None:
@@ -117,7 +117,7 @@ ALONG: dict[str, Function] = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("width", [8, 23, 49, 255])
 @pytest.mark.parametrize("name", ALONG)

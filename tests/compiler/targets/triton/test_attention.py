@@ -171,7 +171,7 @@ def _read_by_names(lines: list[ast.stmt]) -> dict[str, set[str]]:
     return {name: {each for each in step if each in text} for name, _, text in texts}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("sizes", "dtype"),
     [
@@ -192,7 +192,7 @@ def test_what_does_not_fit_warpgroups_is_triton(sizes: Sizes, dtype: torch.dtype
     assert "gluon" not in source.text, "nobody can run it where there is no such GPU"
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.triton
 @pytest.mark.parametrize(
     ("mod", "sizes", "dtype", "block", "apart"),
@@ -255,7 +255,7 @@ def test_positions_beyond_32_bits_are_triton(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.triton
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("sizes", "dtype"), [(ODD, F32), (DEEP, BF16), (FEW, HALF), (Sizes(depth=256), HALF)]
 )

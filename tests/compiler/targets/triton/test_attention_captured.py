@@ -64,7 +64,7 @@ def require_close(own: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -
 
 
 @pytest.mark.triton
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", [F32, BF16])
 @pytest.mark.parametrize("name", CAPTURED)
 def test_gradients_of_captured_tensors(name: str, dtype: torch.dtype) -> None:
@@ -110,6 +110,7 @@ def test_only_what_has_a_gradient_is_added_to() -> None:
 
 
 @pytest.mark.triton
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("gpu", ["sm_90", "gfx942"])
 def test_places_that_are_the_same_along_a_tile_are_added_to_once(gpu: str) -> None:
     for name, summed in (("of a head", "tl.sum("), ("of keys", ", 0, keep_dims"), ("two", "")):

@@ -56,7 +56,7 @@ def gradients_of(result: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> Any
 
 
 @pytest.mark.triton
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("formula", FORMULAS)
 def test_a_number_that_changes_is_an_argument(formula: str, dtype: torch.dtype) -> None:

@@ -152,6 +152,7 @@ def test_failed_checks_are_index_errors() -> None:
         kernel([tensors[a.name] for a in source.signature.arguments], [])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("gpu", ["sm_80", "sm_90", "sm_100", "gfx942"])
 def test_every_form_for_every_gpu(gpu: str) -> None:
     case = pointwise_chain(64, 64)

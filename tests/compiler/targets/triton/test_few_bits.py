@@ -120,6 +120,7 @@ def test_one_row_is_fetched_ahead_as_a_tile() -> None:
 
 
 @pytest.mark.triton
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("form", UNPACKED)
 def test_every_weight_is_as_eager_unpacks_it(form: str) -> None:
     unpack = UNPACKED[form]

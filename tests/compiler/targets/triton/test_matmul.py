@@ -66,7 +66,7 @@ def test_golden_text(name: str) -> None:
     assert max(len(each) for each in text.splitlines()) <= 100
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("gpu", ["sm_80", "sm_90", "gfx942"])
 @pytest.mark.parametrize("name", CASES)
 def test_compiles_for_gpus(name: str, gpu: str) -> None:

@@ -64,7 +64,7 @@ def kernels(function: Function, *inputs: torch.Tensor) -> str:
     return "\n".join(line for line in text.splitlines() if not line.strip().startswith("#"))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shape", [(2, 3, 16, 32), (1, 2, 24, 48), (1, 1, 5, 7), (1, 2, 6, 61)])
 @pytest.mark.parametrize("name", CASES)
 def test_same_as_eager(name: str, shape: tuple[int, ...]) -> None:

@@ -29,7 +29,7 @@ def check(case: Case, strategy: str, change: Change | None = None) -> dict[str, 
     return run(case, strategy, change, text)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("strategy", ["persistent", "looped", "split"])
 @pytest.mark.parametrize("dtype", [F32, F64, HALF, torch.int64, torch.int32, torch.int8])
 def test_scans_along_rows(dtype: torch.dtype, strategy: str) -> None:

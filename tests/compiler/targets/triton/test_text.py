@@ -62,6 +62,7 @@ def test_golden_case_computes_what_the_reference_does(name: str) -> None:
     run(*CASES[name]())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("gpu", ["sm_90", "gfx942"])
 @pytest.mark.parametrize("name", ["softmax_split", "gather"])
 def test_golden_case_compiles_for_gpus(name: str, gpu: str) -> None:

@@ -8,6 +8,7 @@ from fusec.targets.triton.plan.tiling import Dim, index_guards
 from fusec.targets.triton.text import expressions as ex
 from fusec.targets.triton.text.block_text import BlockText
 from fusec.targets.triton.text.expressions import Text
+from fusec.targets.triton.text.masked_load import masked_load
 from fusec.targets.triton.text.names import rounds_for_memory, suggested_name
 
 
@@ -33,7 +34,7 @@ def write_pair(block: BlockText, pair: Pair) -> None:
     shape = kernel.tile.shape(dims)
     if any(d.place >= 0 for d in dims - kernel.expr_dims(pair.rest) - {col}):
         address = f"tl.broadcast_to({address}, {_doubled(shape, col.block)})"
-    other = f", other={ex.number(load.other, load.dtype).source}" if masks else ""
+    other = ex.number(load.other, load.dtype) if masks else None
     where = " & ".join(dict.fromkeys(conditions))
     for each in pair.loads:
         suggested = suggested_name(each, kernel.favorite, kernel.parameters)
@@ -43,7 +44,8 @@ def write_pair(block: BlockText, pair: Pair) -> None:
     whole = kernel.name(f"{TWICE}_{names[0]}")
     sources = tuple(each.source for each in pair.loads)
     kernel.writer.mark(pair.loads[0].source)
-    kernel.writer.line(f"{whole} = tl.load({address}, {where}{other})", sources)
+    both = masked_load(address, where, other, load.dtype)
+    kernel.writer.line(f"{whole} = {both.source}", sources)
     split = f"tl.split(tl.reshape({whole}, {shape[:-1]}, 2]))"
     unused = "_, " if pair.first is None else ""
     kernel.writer.line(f"{unused}{', '.join(names)} = {split}", sources)

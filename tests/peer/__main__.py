@@ -38,6 +38,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default="aot_eager",
         help="the backend that is asked where a test fails; as-written: the file's own",
     )
+    parser.add_argument(
+        "--graphs", action="store_true", help="compare each graph with eager, on copies of inputs"
+    )
+    parser.add_argument(
+        "--share", default="0/1", help="K/N: of the tests that are chosen, every N-th from K on"
+    )
     parser.add_argument("-k", dest="words", nargs="+", default=[], help="parts of tests' names")
     parser.add_argument("--without", nargs="+", default=[], help="parts of names to leave out")
     parser.add_argument("--jobs", type=int, default=2, help="tests at once")
@@ -57,9 +63,12 @@ class Child:
         timeout: Seconds a test.
         cache: Folder in which kernels are kept: that of all processes of a run, so that what
             every process needs is built once.
+        graphs: Whether each graph is compared with eager.
     """
 
-    def __init__(self, path: Path, backend: str, timeout: float, cache: str) -> None:
+    def __init__(
+        self, path: Path, backend: str, timeout: float, cache: str, *, graphs: bool = False
+    ) -> None:
         self.timeout = timeout
         environment = {
             **os.environ,
@@ -69,7 +78,7 @@ class Child:
             "FUSEC_CACHE_DIR": f"{cache}/fusec",
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "peer.child", str(path), backend],
+            [sys.executable, "-m", "peer.child", str(path), backend, *(["graphs"] * graphs)],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -79,7 +88,7 @@ class Child:
         )
         self.names = self._answer(300)
 
-    def run(self, name: str) -> dict[str, str]:
+    def run(self, name: str) -> dict[str, Any]:
         """Run a test; returns what became of it."""
         assert self.process.stdin is not None
         try:
@@ -145,7 +154,8 @@ class Run:
         words, without = self.options.words, self.options.without
         names = [n for n in child.names if not words or any(w in n for w in words)]
         names = [n for n in names if not any(w in n for w in without)]
-        names = [n for n in names if (path.name, n) not in self.done]
+        place, of = map(int, self.options.share.split("/"))
+        names = [n for n in names[place::of] if (path.name, n) not in self.done]
         with self.lock:
             self.count += len(names)
         for first in range(0, len(names), _AT_ONCE):
@@ -158,9 +168,11 @@ class Run:
         path, names = given
         children: dict[str, Child] = {}
 
-        def run(backend: str, name: str) -> dict[str, str]:
+        def run(backend: str, name: str) -> dict[str, Any]:
             if backend not in children:
-                children[backend] = Child(path, backend, self.options.timeout, self.cache)
+                children[backend] = Child(
+                    path, backend, self.options.timeout, self.cache, graphs=self.options.graphs
+                )
             said = children[backend].run(name)
             if said["verdict"] in ("crash", "timeout"):
                 children.pop(backend).end()

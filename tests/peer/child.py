@@ -23,11 +23,15 @@ from typing import Any
 import torch
 from torch import fx
 
+from peer.agreeing import agree
+from peer.graphs import NOTES, beside_eager
+
 _CANNOT_IMPORT = re.compile(r"cannot import name '(\w+)'")
 _MOST_MISSING = 50
+_MOST_NOTES = 20
 Backend = Callable[..., Callable[..., Any]]
 # What test files compile with; each of these names is the asked backend while they run.
-_NAMES = ("inductor", "aot_eager", "aot_eager_decomp_partition", "eager")
+_NAMES = ("inductor", "aot_eager", "aot_eager_decomp_partition", "eager", "eager_noexcept")
 _RECORDING = ("CompileCounter", "EagerAndRecordGraphs", "AotEagerAndRecordGraphs")
 
 
@@ -87,11 +91,12 @@ def tests_of(module: ModuleType) -> dict[str, unittest.TestCase]:
     return {f"{type(test).__name__}.{test._testMethodName}": test for test in found}
 
 
-def put_in_place(name: str) -> None:
+def put_in_place(name: str, *, graphs: bool = False) -> None:
     """Have a backend compile whatever the tests give to any backend.
 
     Args:
         name: A backend's name, as torch knows it. With ``as-written`` nothing is changed.
+        graphs: Whether each graph is compared with eager as well, on copies of its inputs.
     """
     if name == "as-written":
         return
@@ -102,41 +107,24 @@ def put_in_place(name: str) -> None:
     settings = importlib.import_module("torch._inductor.config")
 
     def compiled(graph: fx.GraphModule, inputs: Any, *_: Any, **__: Any) -> Any:
-        if name == "fusec" and settings.fallback_random:
-            return registry.lookup_backend(name)(graph, inputs, options={"eager_random": True})
-        return given(graph, inputs)
+        if name == "fusec" and (graphs or settings.fallback_random):
+            made = registry.lookup_backend(name)(graph, inputs, options={"eager_random": True})
+        else:
+            made = given(graph, inputs)
+        compares = graphs and isinstance(graph, fx.GraphModule)
+        return beside_eager(graph, made) if compares else made
 
     compiled._tags = ()  # type: ignore[attr-defined]  # files list the backends by these
     peer.compile_fx = compiled
-    _agree_to_counts(importlib.import_module("torch._inductor.metrics"))
+    agree()
     for each in _NAMES:
-        if each != name:
+        if each != name or graphs:
             registry._BACKENDS.setdefault(each, None)
             registry._COMPILER_FNS[each] = compiled
-    written = importlib.import_module("torch.testing._internal.common_utils").TestCase
-    written.assertExpectedInline = lambda *_, **__: None  # graphs as the peer prints them
     testing = importlib.import_module("torch._dynamo.testing")
     for each in _RECORDING:
         kind = getattr(testing, each)
         kind.__call__ = _and_compiles(kind.__call__, compiled)
-
-
-class _Count:
-    """A number of somebody else's kernels: what a test asks of it is so."""
-
-    def _agrees(self, other: object) -> bool:
-        return True
-
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _agrees  # type: ignore[assignment]
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _agree_to_counts(metrics: ModuleType) -> None:
-    """Have the counts of the peer's kernels be what tests want; what follows them runs, too."""
-    for name, value in vars(metrics).items():
-        if type(value) is int:
-            setattr(metrics, name, _Count())
-    metrics.reset = lambda: None  # type: ignore[attr-defined]
 
 
 def _and_compiles(record: Backend, compiled: Backend) -> Backend:
@@ -188,7 +176,7 @@ class _Result(unittest.TestResult):
         }
 
 
-def serve(path: Path, backend: str) -> None:
+def serve(path: Path, backend: str, *, graphs: bool = False) -> None:
     """Run the tests whose names come on standard input; the first answer names all there are."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a test prints, from C++ too, is no answer
@@ -198,7 +186,7 @@ def serve(path: Path, backend: str) -> None:
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    put_in_place(backend)
+    put_in_place(backend, graphs=graphs)
     tests = tests_of(load(path))
     answer(list(tests))
     ready: type | None = None
@@ -214,8 +202,9 @@ def serve(path: Path, backend: str) -> None:
             test.run(result)
         except BaseException as error:
             result.addError(test, (type(error), error, error.__traceback__))
-        answer(result.said)
+        answer(result.said | ({"notes": NOTES[:_MOST_NOTES]} if NOTES else {}))
+        NOTES.clear()
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]).resolve(), sys.argv[2])
+    serve(Path(sys.argv[1]).resolve(), sys.argv[2], graphs="graphs" in sys.argv[3:])

@@ -164,12 +164,30 @@ class OfZeros(torch.autograd.Function):
         return a * b.exp(), b * 3 + saved.sin() + (b + 1).sum()
 
 
-@pytest.mark.parametrize("result", range(3))
-def test_a_function_of_the_users_may_make_anything_of_zeros(result: int) -> None:
-    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        a, b = OfZeros.apply(x, y)
-        return a.sin(), b.cos(), x * y
+def of_zeros(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    a, b = OfZeros.apply(x, y)
+    return a.sin(), b.cos(), x * y
 
+
+def again(function: Function) -> Function:
+    return lambda x, y: checkpoint(function, x, y, use_reentrant=False)
+
+
+ZEROS: dict[str, Function] = {
+    "here": of_zeros,
+    "in a checkpoint": again(of_zeros),
+    "in a checkpoint, goes on": lambda x, y: tuple(
+        each * y.sin() for each in again(of_zeros)(x * 2, y)
+    ),
+    "in two": again(again(of_zeros)),
+}
+
+
+@pytest.mark.parametrize("function", ZEROS.values(), ids=ZEROS)
+@pytest.mark.parametrize("result", range(3))
+def test_a_function_of_the_users_may_make_anything_of_zeros(
+    result: int, function: Function
+) -> None:
     found = []
     for called in (fusec.compile(function), function):
         torch.manual_seed(0)

@@ -8,7 +8,8 @@ depends on gradients that are missing alone is left out, and of a sum the rest i
 from __future__ import annotations
 
 import copy
-from collections.abc import Set
+import operator
+from collections.abc import Callable, Iterator, Set
 
 import torch
 from torch import fx
@@ -35,8 +36,8 @@ def asks_in_part(module: fx.GraphModule, missing: Set[int], tangents: int) -> bo
         missing: Which gradients of its results are, as numbers in order.
         tangents: How many there may be.
     """
-    functions = [n for n in module.graph.nodes if "autograd_function_apply" in str(n.target)]
-    if not functions:
+    parts = [each for each in module.modules() if isinstance(each, fx.GraphModule)]
+    if not any(_is_users(node) for each in parts for node in each.graph.nodes):
         return False
     (output,) = module.graph.find_nodes(op="output")
     results = [n for n in pytree.tree_leaves(output.args) if isinstance(n, fx.Node)]
@@ -46,12 +47,53 @@ def asks_in_part(module: fx.GraphModule, missing: Set[int], tangents: int) -> bo
     if len(results) != tangents:
         return True  # who knows which is of which
     asked = {n for i, n in enumerate(results) if i not in missing}
-    for function in functions:
-        reached = [_after(branch) for branch in function.users]
-        gets = {bool(asked & each) for each in reached if not each.isdisjoint(results)}
+    for reached in _reached_by_functions(module, {each: {each} for each in results}):
+        gets = {bool(asked & each) for each in reached if each}
         if len(gets) > 1:
             return True
     return False
+
+
+def _is_users(node: fx.Node) -> bool:
+    """Whether a node is one of autograd's functions that users write."""
+    return "autograd_function_apply" in str(node.target)
+
+
+def _reached_by_functions(
+    module: fx.GraphModule, ends: dict[fx.Node, set[fx.Node]]
+) -> Iterator[list[set[fx.Node]]]:
+    """Yield for each function, in graphs within the graph as well, what follows from its results.
+
+    Args:
+        module: A graph.
+        ends: The results of the outermost graph that follow from nodes of this one.
+    """
+
+    def reached(node: fx.Node) -> set[fx.Node]:
+        return {end for each in _after(node) for end in ends.get(each, ())}
+
+    for node in module.graph.nodes:
+        if _is_users(node):
+            yield [reached(branch) for branch in node.users]
+            continue
+        for given in node.all_input_nodes:
+            inner = getattr(module, str(given.target), None) if given.op == "get_attr" else None
+            if isinstance(inner, fx.GraphModule):
+                yield from _reached_by_functions(inner, _inner_ends(inner, node, reached))
+
+
+def _inner_ends(
+    inner: fx.GraphModule, call: fx.Node, reached: Callable[[fx.Node], set[fx.Node]]
+) -> dict[fx.Node, set[fx.Node]]:
+    """Return what follows from each result of a graph that a node calls."""
+    (output,) = inner.graph.find_nodes(op="output")
+    picked = [user for user in call.users if user.target is operator.getitem]
+    ends: dict[fx.Node, set[fx.Node]] = {}
+    for i, result in enumerate(pytree.tree_leaves(output.args)):
+        if isinstance(result, fx.Node):
+            users = [user for user in picked if user.args[1] == i] if picked else [call]
+            ends.setdefault(result, set()).update(*map(reached, users))
+    return ends
 
 
 def _after(node: fx.Node) -> set[fx.Node]:

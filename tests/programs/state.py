@@ -41,6 +41,7 @@ EXPECTED = (
     "would drop requires_grad_()",
     "would let a gradient through",
     "would miss what flows from one result to another",
+    "asks for gradients of gradients",
     "on more than one stream",
     "it updates an input that shares memory with another one",
     "would lose a hook on what a view is returned of",

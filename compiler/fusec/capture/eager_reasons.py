@@ -22,7 +22,10 @@ from fusec.capture.gradients.result_modes import (
     loses_hooks,
     mixes_modes,
 )
-from fusec.capture.gradients.second_gradients import asks_for_second_gradients
+from fusec.capture.gradients.second_gradients import (
+    asks_for_second_gradients,
+    keeps_gradients,
+)
 from fusec.capture.gradients.unrecorded_updates import updates_unrecorded
 from fusec.capture.gradients.unregistered import lacks_gradient_rules
 from fusec.capture.inputs.graph_inputs import has_gaps, needs_eager
@@ -71,6 +74,7 @@ _BEFORE: tuple[tuple[str, Callable[[GraphCall], str]], ...] = (
     ("it runs in eager", lambda graph: loses_hooks(graph.module, graph.records)),
     ("it runs in eager", lambda graph: misses_gradients(graph.module)),
     ("it runs in eager", lambda graph: asks_for_second_gradients() if graph.records else ""),
+    ("it runs in eager", lambda graph: keeps_gradients(graph.module)),
     ("it runs in eager", lambda graph: drops_leaves(graph.module)),
     ("it runs in eager", lambda graph: repeats_views(graph.module)),
     ("it runs in eager", lambda graph: lets_gradients_through(graph.module)),

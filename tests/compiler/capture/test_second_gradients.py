@@ -112,3 +112,88 @@ def test_gradients_that_only_may_be_differentiated_are_the_same() -> None:
             assert one.requires_grad
             assert one.stride() == other.stride()
             torch.testing.assert_close(one.detach(), other)
+
+
+def constant(x: torch.Tensor) -> Any:
+    """Its gradient has no history in eager; AOTAutograd gave it one that raises."""
+    return torch.autograd.grad(x.sum(), x, create_graph=True)[0]
+
+
+def penalty(x: torch.Tensor) -> Any:
+    (slope,) = torch.autograd.grad((x.sin() * x).sum(), x, create_graph=True)
+    return (slope.norm() - 1) ** 2
+
+
+def slope_of(y: torch.Tensor, x: torch.Tensor, create_graph: bool = True) -> torch.Tensor:
+    return torch.autograd.grad(y, x, create_graph=create_graph)[0]
+
+
+def by_another_function(x: torch.Tensor) -> Any:
+    return slope_of((x**3).sum(), x).exp().sum()
+
+
+def by_a_function_within(x: torch.Tensor) -> Any:
+    y = (x**3).sum()
+
+    def slope() -> torch.Tensor:
+        return torch.autograd.grad(y, x, create_graph=True)[0]
+
+    torch._dynamo.graph_break()
+    return slope().exp().sum()
+
+
+def by_backward(x: torch.Tensor) -> Any:
+    (x**3).sum().backward(create_graph=True)
+    assert x.grad is not None
+    return x.grad.exp().sum()
+
+
+class Forces(nn.Module):
+    """Energies with gradients of which training takes gradients."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        energy = (x**3).sum()
+        (force,) = torch.autograd.grad(energy, x, create_graph=self.training, retain_graph=True)
+        return energy + force.pow(2).sum()
+
+
+def _as_in_eager(function: Function, compiled: Function) -> None:
+    for _ in range(2):
+        given = [torch.linspace(0.1, 2, 6).reshape(2, 3).requires_grad_() for _ in range(2)]
+        expected, got = function(given[0]), compiled(given[1])
+        torch.testing.assert_close(got, expected)
+        assert got.requires_grad == expected.requires_grad
+        if expected.requires_grad:
+            expected.sum().backward()
+            got.sum().backward()
+            torch.testing.assert_close(given[1].grad, given[0].grad)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+@pytest.mark.parametrize(
+    "function",
+    [constant, penalty, by_another_function, by_a_function_within, by_backward],
+    ids=lambda each: each.__name__,
+)
+def test_gradients_kept_within_what_is_compiled(function: Function) -> None:
+    compiled = fusec.compile(function)
+    _as_in_eager(function, compiled)
+    assert any("asks for gradients of gradients" in each for each in compiled.fallbacks)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_gradients_kept_in_training_alone(training: bool) -> None:
+    """Where ``create_graph`` is known to be false, nothing runs in eager."""
+    model = Forces().train(training)
+    compiled = fusec.compile(model)
+    _as_in_eager(model, compiled)
+    assert bool(compiled.fallbacks) == training
+
+
+def test_gradients_that_are_not_kept_are_compiled() -> None:
+    def function(x: torch.Tensor) -> Any:
+        return torch.autograd.grad((x**3).sum(), x, retain_graph=True, create_graph=False)[0]
+
+    compiled = fusec.compile(function)
+    _as_in_eager(function, compiled)
+    assert not compiled.fallbacks

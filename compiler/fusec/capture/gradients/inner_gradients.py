@@ -9,24 +9,22 @@ eager's.  What stands behind the break is known while the graph is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from types import CodeType, FunctionType
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import fx
 
+from fusec.capture.gradients.behind_breaks import behind_the_break, called_in, ends_at_a_break
 from fusec.capture.gradients.result_modes import UnknownHistory, history, results_of
 
 _ASKS = frozenset(["register_hook", "retain_grad", "register_multi_grad_hook"])
-_TORCH = ("torch.", "fusec.")
 _DEPTH = 3  # how far functions are followed that are called behind the break
 
 
 def misses_gradients(module: fx.GraphModule) -> str:
     """Return why a captured graph has to run in eager for what is asked of its results later."""
-    reason = getattr(module, "compile_subgraph_reason", None)
-    if reason is None or not reason.graph_break or not _is_of_another(module):
+    if not ends_at_a_break(module) or not _is_of_another(module):
         return ""
     asked = _asked_later()
     return asked and (
@@ -57,25 +55,11 @@ def _is_of_another(module: fx.GraphModule) -> bool:
 
 def _asked_later() -> str:
     """Return the name of what asks for gradients of values where TorchDynamo goes on, or ""."""
-    from torch._dynamo.symbolic_convert import InstructionTranslator
-
-    try:
-        tx: Any = InstructionTranslator.current_tx()
-        place = max(tx.instruction_pointer - 1, 0)
-        # what is called was loaded before it, in the line where the call begins
-        line = tx.instructions[place].positions
-        following = [
-            each
-            for at, each in enumerate(tx.instructions)
-            if at >= place or (line and each.positions and each.positions.lineno == line.lineno)
-        ]
-        space, owner = tx.f_globals, tx.f_locals.get("self")
-        # functions within it may be called later wherever they are written
-        within = [each for each in tx.f_code.co_consts if isinstance(each, CodeType)]
-        given = [*(each.argval for each in following), *within]
-    except AttributeError:
-        return ""  # another release of torch
-    return _asked_in(given, space, owner, _DEPTH)
+    behind = behind_the_break()
+    if behind is None:
+        return ""
+    given = [*(each.argval for each in behind.instructions), *behind.within]
+    return _asked_in(given, behind.space, behind.owner, _DEPTH)
 
 
 def _asked_in(given: Iterable[Any], space: dict[str, Any], owner: object, depth: int) -> str:
@@ -97,24 +81,11 @@ def _asked_in(given: Iterable[Any], space: dict[str, Any], owner: object, depth:
     if "backward" in names and any(isinstance(e, tuple) and "inputs" in e for e in given):
         return "backward(inputs=...)"
     if depth:
-        for code, its_space in _followed(given, names, space, owner):
+        for code, its_space in called_in(given, space, owner):
             inner = (*code.co_names, *code.co_consts)
             if asked := _asked_in(inner, its_space, owner, depth - 1):
                 return asked
     return ""
-
-
-def _followed(
-    given: list[Any], names: list[str], space: dict[str, Any], owner: object
-) -> Iterator[tuple[CodeType, dict[str, Any]]]:
-    """Yield the code of functions that instructions may call, and what is global there."""
-    for each in given:
-        if isinstance(each, CodeType):
-            yield each, space
-    for name in dict.fromkeys(names):
-        for found in (space.get(name), getattr(type(owner), name, None)):
-            if isinstance(found, FunctionType) and not f"{found.__module__}.".startswith(_TORCH):
-                yield found.__code__, found.__globals__
 
 
 __all__ = ["misses_gradients"]

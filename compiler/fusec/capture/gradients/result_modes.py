@@ -74,7 +74,7 @@ class ResultModes:
             for position in self.unrecorded:
                 if results[position].grad_fn is not None:
                     with torch.no_grad():
-                        results[position] = results[position].view_as(results[position])
+                        results[position] = torch.ops.aten.alias(results[position])
             for position in self.unknown:
                 if results[position].grad_fn is not None:
                     results[position] = results[position].detach()

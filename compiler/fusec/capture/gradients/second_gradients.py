@@ -15,13 +15,21 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import fx
 from torch.autograd import functional
 
 from fusec.capture.fast_path.recorded import never_traced
+from fusec.capture.gradients.behind_breaks import (
+    behind_the_break,
+    ends_at_a_break,
+    may_be_given,
+)
+from fusec.capture.gradients.result_modes import results_of
 from fusec.capture.gradients.unasked import autograd_functions
 
 _TWICE = "torch.compile with aot_autograd does not currently support double backward"
 _ALWAYS = frozenset(["hessian", "hvp", "jvp", "vhp"])  # which differentiate gradients themselves
+_DEPTH = 3  # how far functions are followed that are called behind the break
 _UNKNOWN = (AttributeError, ImportError, LookupError, TypeError, ValueError)
 
 
@@ -31,6 +39,25 @@ def asks_for_second_gradients() -> str:
     return name and (
         f"torch.autograd.functional.{name} calls it, which asks for gradients of gradients, "
         "and AOTAutograd has none: torch.func has them within one graph"
+    )
+
+
+def keeps_gradients(module: fx.GraphModule) -> str:
+    """Return why a captured graph runs in eager for what is asked behind the break that ends it.
+
+    ``torch.autograd.grad(..., create_graph=True)`` ends the graph that it takes gradients of, in
+    the function that is compiled.  Where it is a constant, eager's gradient has no history.
+    """
+    if not ends_at_a_break(module) or not any(
+        value.requires_grad for value in results_of(module).values()
+    ):
+        return ""
+    behind = behind_the_break()
+    if behind is None or not may_be_given("create_graph", behind, _DEPTH):
+        return ""
+    return (
+        "create_graph=True stands behind the graph break that ends it and asks for gradients of "
+        "gradients, of which AOTAutograd has none: torch.func has them within one graph"
     )
 
 
@@ -102,4 +129,4 @@ def _joined(ctx: Any, results: Any) -> Any:
     return tuple(found)
 
 
-__all__ = ["asks_for_second_gradients", "refuse_second_gradients"]
+__all__ = ["asks_for_second_gradients", "keeps_gradients", "refuse_second_gradients"]

@@ -29,6 +29,12 @@ def views_without_gradient(x: torch.Tensor) -> Results:
         return (*x.split(2), x.transpose(0, 1), x.expand(2, 4, 4), x.view_as(x), x.detach()[0])
 
 
+def view_of_one_row_without_gradient(x: torch.Tensor) -> Results:
+    """How far apart rows lie can be seen of one row, too."""
+    with torch.no_grad():
+        return x.narrow(0, 0, 1).narrow(1, 0, 2), x[..., :1].transpose(0, 1)
+
+
 def view_of_new_without_gradient(x: torch.Tensor) -> Results:
     y = x * 2
     with torch.no_grad():
@@ -147,6 +153,7 @@ def one_view_twice(x: torch.Tensor) -> Results:
 FUNCTIONS: list[Callable[[torch.Tensor], Results]] = [
     view_without_gradient,
     views_without_gradient,
+    view_of_one_row_without_gradient,
     view_of_new_without_gradient,
     only_view_without_gradient,
     view_without_gradient_and_more,

@@ -2,9 +2,9 @@
 
 A test marked `serial` (or `timing`) measures time, so nothing may run beside it. Beside the first,
 those marked `browser` run in a process of their own, for they share one JupyterLab and wait most of
-the time; on two cores, those of folders that wait for processes of their own follow there, so that
-no core is idle. All runs happen even if tests fail, and the last line counts them together, in the
-form pytest itself uses.
+the time. Others wait for compilers and processes of their own: for two cores there are three
+workers, so that none is idle. All runs happen even if tests fail, and the last line counts them
+together, in the form pytest itself uses.
 Tests marked `slow` run with `--all` only, as do all but n sets of the parameters of a test marked
 `sample(n)`; what each of them covers, a quicker one samples.
 Other arguments go to pytest: `python tests/run.py -k softmax`.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -30,47 +29,36 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 ALL = "--all"
 BROWSER = "tests/browser"
-# What follows the browser's tests in the process beside the workers, where these are two.
-BESIDE = (
-    *(f"tests/compiler/{name}" for name in ("verify", "packages", "toolchain", "tune")),
-    *(f"tests/ext/{name}" for name in ("display", "judge", "panel", "session")),
-    "tests/docs",
-)
 COUNTED = ("failures", "errors", "skipped")
 
 
 def main(arguments: list[str]) -> int:
     """Run both halves and return pytest's exit code for the whole."""
     started = time.monotonic()
-    workers = max(2, min(8, os.cpu_count() or 2))
     quick = "" if ALL in arguments else " and not slow"
     arguments = [each for each in arguments if each != ALL]
-    # Whoever chooses tests has them in one process: most of the time there are few.
+    # Whoever chooses tests has them without the browser's apart: most of the time there are few.
     apart = not arguments
+    workers = max(3 if apart else 2, min(8, os.cpu_count() or 2))
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         if apart:
             stack.enter_context(native_parts(Path(folder, "native")))
             if quick:
                 os.environ["FUSELAB_QUICK_BUILDS"] = "1"  # tests/support/quick_builds.py
-        reports = {
-            name: Path(folder, f"{name}.xml") for name in ("shared", "alone", "page", "beside")
-        }
+        reports = {name: Path(folder, f"{name}.xml") for name in ("shared", "alone", "page")}
         printed = Path(folder, "beside.txt")
         quiet = f"not serial and not timing{quick}"
         first = f"not browser and {quiet}" if apart else quiet
         try:
-            others = None
+            page = None
             if apart:
-                runs = [(["-m", f"browser and {quiet}", BROWSER], reports["page"])]
-                if quick and workers == 2:
-                    runs.append((["-m", first, *BESIDE], reports["beside"]))
-                    arguments = [f"--ignore={path}" for path in BESIDE]
                 pool = stack.enter_context(ThreadPoolExecutor(1))
-                others = pool.submit(run_quietly, runs, printed)
+                selection = ["-m", f"browser and {quiet}", BROWSER]
+                page = pool.submit(run_quietly, selection, reports["page"], printed)
             codes = [run(["-n", str(workers), "-m", first], reports["shared"], arguments)]
-            if others is not None:
-                codes += others.result()
+            if page is not None:
+                codes.append(page.result())
                 print(printed.read_text())
                 arguments = marked()
             codes.append(run(["-m", f"(serial or timing){quick}"], reports["alone"], arguments))
@@ -95,24 +83,16 @@ def run(selection: list[str], report: Path, arguments: list[str]) -> int:
         raise
 
 
-def run_quietly(runs: list[tuple[list[str], Path]], printed: Path) -> list[int]:
-    """Run pytest a few times beside what follows; what they print goes to a file.
-
-    Each has a selection and a report. After an interrupt none begins.
-    """
+def run_quietly(selection: list[str], report: Path, printed: Path) -> int:
+    """Run pytest beside the workers; what it prints goes to a file."""
     # Said to workers by tests/conftest.py: threads that wait do not take a core from the others.
     given = {"OMP_WAIT_POLICY": "PASSIVE", **environment()}
-    codes: list[int] = []
+    command = [sys.executable, "-m", "pytest", *selection, f"--junitxml={report}"]
     with printed.open("wb") as output:
-        for selection, report in runs:
-            command = [sys.executable, "-m", "pytest", *selection, f"--junitxml={report}"]
-            process = subprocess.Popen(
-                command, cwd=ROOT, env=given, stdout=output, stderr=subprocess.STDOUT
-            )
-            codes.append(process.wait())
-            if codes[-1] in (pytest.ExitCode.INTERRUPTED, -signal.SIGINT):
-                break
-    return codes
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=given, stdout=output, stderr=subprocess.STDOUT
+        )
+        return process.wait()
 
 
 @contextmanager

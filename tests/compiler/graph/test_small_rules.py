@@ -14,11 +14,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fusec.errors import ValueRefused
 from fusec.graph import decompositions
+from fusec.graph.facts.rounded import is_half
 from fusec.graph.products import grouped, products_of_halves
 from fusec.graph.simplify.gaps import _has_gaps, _layout
 from fusec.graph.training.embedding_gradients import _is_zero, _may_join
 from fusec.graph.training.norm_formula import has_statistics
-from fusec.graph.training.norm_inputs import _is_alone, _is_half
+from fusec.graph.training.norm_inputs import _is_alone
 
 aten = torch.ops.aten
 HALF, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -474,10 +475,10 @@ def test_norms_of_single_elements() -> None:
     assert not alone(None, (one, one))
     assert not alone(one, (one, None))
     x.meta["val"] = row.half()
-    assert _is_half(x)
+    assert is_half(x)
     x.meta["val"] = [row.bfloat16(), row]
-    assert _is_half(x)
+    assert is_half(x)
     x.meta["val"] = [row, row.half()]
-    assert not _is_half(x)
+    assert not is_half(x)
     x.meta["val"] = ()
-    assert not _is_half(x)
+    assert not is_half(x)

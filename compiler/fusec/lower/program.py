@@ -21,7 +21,7 @@ from fusec.graph.simplify.extremes import COMPARED
 from fusec.ir.body import Buffer
 from fusec.ir.index import Expr
 from fusec.ir.node import Recorder, const, recording, source_line
-from fusec.ir.program import ExternKind, Program, TensorRef
+from fusec.ir.program import Extern, ExternKind, Program, TensorRef
 from fusec.lower import families  # noqa: F401  (importing it registers every rule)
 from fusec.lower.accepted import (
     converted,
@@ -271,9 +271,16 @@ class _Driver:
                 firsts[ref] = min(firsts.get(ref, value), value)
         for place, (value, ref) in enumerate(zip(values, results, strict=True)):
             if isinstance(ref, TensorRef) and isinstance(value, fx.Node):
-                apart = value is not firsts[ref]
-                results[place] = replace(ref, apart=apart, detached=_is_detached(value))
+                detached = _is_detached(value)
+                apart = value is not firsts[ref] or (detached and self.is_atens_view(ref))
+                results[place] = replace(ref, apart=apart, detached=detached)
         self.outputs = tuple(results)
+
+    def is_atens_view(self, ref: TensorRef) -> bool:
+        """Whether ATen makes a tensor as a view: to autograd, perhaps of another result."""
+        made_by = [s for s in self.lowering.steps if isinstance(s, Extern)]
+        made_by = [step for step in made_by if ref.buffer in step.outputs]
+        return any(_is_view(step.target) for step in made_by)
 
     def laid_out(self, ref: TensorRef, meta: ResultMeta) -> TensorRef | None:
         """Return a copy that lies as eager's result does: with gaps, where kernels leave none."""
@@ -392,14 +399,21 @@ class OwnedTensor:
 _DETACHES = (torch.ops.aten.alias.default, torch.ops.aten.detach.default)
 
 
+def _is_view(target: object) -> bool:
+    """Whether an operator's result shares memory with its first argument."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    arguments = target._schema.arguments
+    return bool(arguments) and arguments[0].alias_info is not None
+
+
 def _is_detached(value: object) -> bool:
     """Whether a result is what ``detach()`` returned, or a view of that."""
     while isinstance(value, fx.Node) and value.op == "call_function":
         if value.target in _DETACHES:
             return True
         if isinstance(value.target, torch._ops.OpOverload):
-            (first, *_) = (*value.target._schema.arguments, None)
-            if first is None or first.alias_info is None:
+            if not _is_view(value.target):
                 return False
         elif value.target is not operator.getitem:
             return False

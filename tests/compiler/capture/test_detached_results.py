@@ -58,6 +58,34 @@ FUNCTIONS = [
 ]
 
 
+OF_COMPLEX: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "as numbers": lambda y: torch.view_as_real(y).detach(),
+    "detached first": lambda y: torch.view_as_real(y.detach()),
+    "the conjugate": lambda y: y.conj().detach(),
+    "a part": lambda y: y.imag.detach(),
+    "a row": lambda y: torch.view_as_real(y)[1].detach(),
+}
+
+
+@pytest.mark.parametrize("view", OF_COMPLEX.values(), ids=OF_COMPLEX)
+def test_views_of_a_complex_one(view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.complex(x, x * 2)
+        return y, view(y)
+
+    compiled = fusec.compile(function)
+    for _ in range(3):
+        x = torch.randn(3, 3, requires_grad=True)
+        ours, theirs = compiled(x), function(x)
+        for mine, wanted in zip(ours, theirs, strict=True):
+            assert mine.requires_grad == wanted.requires_grad
+            assert mine.is_conj() == wanted.is_conj()
+            assert torch.equal(mine.resolve_conj(), wanted.resolve_conj())
+        ours[1].zero_()
+        theirs[1].zero_()
+        torch.testing.assert_close(ours[0], theirs[0])
+
+
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_they_want_no_gradient(function: Function, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEC_STRICT", "1")

@@ -16,24 +16,40 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from fusec.devices import CPU
-
-Ints = tuple[int, ...]
-Strides = tuple[int | torch.SymInt, ...]
+from fusec.graph.facts.view_strides import Ints, Strides, sizes_now
 
 aten = torch.ops.aten
 _LIKE = frozenset(
     (
+        aten._prelu_kernel.default,
+        aten._to_copy.default,
+        aten.clone.default,
         aten.empty_like.default,
         aten.flip.default,
         aten.full_like.default,
         aten.index_fill.int_Scalar,
         aten.index_fill.int_Tensor,
+        aten.index_put.default,
         aten.ones_like.default,
         aten.rand_like.default,
         aten.randint_like.default,
         aten.randint_like.low_dtype,
         aten.randn_like.default,
+        aten.sort.default,  # all of its results
+        aten.sort.stable,
         aten.zeros_like.default,
+    )
+)
+# On elements as well, though torch does not say so.
+_UNTAGGED = frozenset((aten.complex.default, aten.floor_divide.default, aten.polar.default))
+# What these return lies in order, whatever they read.
+_IN_ORDER = frozenset(
+    (
+        aten._log_softmax.default,
+        aten.diag_embed.default,
+        aten.index_add.default,
+        aten.index_copy.default,
+        aten.native_group_norm.default,  # the first of its results
     )
 )
 _IN_ROWS = frozenset(
@@ -79,10 +95,14 @@ def is_on_elements(target: object) -> bool:
     """Whether the results of an operator lie by the rules here."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
-    # a clone's format is known to fake tensors
-    on_elements = torch.Tag.pointwise in target.tags and target is not aten.clone.default
-    others = target in _LIKE or target in _LOSSES or target in _IN_ROWS
-    return (on_elements or others) and not target._schema.is_mutable
+    if torch.Tag.pointwise in target.tags:
+        return not target._schema.is_mutable
+    return any(target in each for each in (_LIKE, _LOSSES, _IN_ROWS, _UNTAGGED, _IN_ORDER))
+
+
+def lie_alike(target: object) -> bool:
+    """Whether all results of an operator lie alike, not only the first is on elements."""
+    return target in (aten.sort.default, aten.sort.stable)
 
 
 def element_strides(
@@ -106,9 +126,11 @@ def element_strides(
     tensors = [each for each in args if isinstance(each, torch.Tensor)]
     tensors = tensors[:1] if target in _LIKE else tensors
     rank = result.ndim
-    if rank < 2 or not tensors or any(isinstance(each, torch.Tensor) for each in kwargs.values()):
+    if target in _IN_ORDER:
+        return _filled(reversed(range(rank)), result.shape, counts_none=False)
+    if not (rank and tensors) or any(isinstance(each, torch.Tensor) for each in kwargs.values()):
         return None
-    shape, operands = _now(result.shape), [_laid(each) for each in tensors]
+    shape, operands = sizes_now(result.shape), [_laid(each) for each in tensors]
     if shape is None or None in operands or rank != max(each.ndim for each in tensors):
         return None
     order = _chosen(target, args, kwargs, shape, [each for each in operands if each is not None])
@@ -191,14 +213,8 @@ class _Laid:
 
 
 def _laid(tensor: torch.Tensor) -> _Laid | None:
-    shape, strides = _now(tensor.shape), _now(tensor.stride())
+    shape, strides = sizes_now(tensor.shape), sizes_now(tensor.stride())
     return None if shape is None or strides is None else _Laid(shape, strides)
-
-
-def _now(numbers: Iterable[int | torch.SymInt]) -> Ints | None:
-    """Return sizes or strides as they are now, without a guard; None where nobody knows."""
-    known = [each if isinstance(each, int) else each.node.hint for each in numbers]
-    return tuple(known) if all(isinstance(each, int) for each in known) else None
 
 
 def _kind(value: Any) -> Any:
@@ -287,4 +303,4 @@ def _order(operands: Sequence[_Laid], shape: Ints) -> list[int]:
     return order
 
 
-__all__ = ["Strides", "element_strides", "has_few", "is_on_elements"]
+__all__ = ["Strides", "element_strides", "has_few", "is_on_elements", "lie_alike"]

@@ -22,7 +22,9 @@ from fusec.graph.facts.element_strides import (
     element_strides,
     has_few,
     is_on_elements,
+    lie_alike,
 )
+from fusec.graph.facts.view_strides import VIEWS, view_strides
 
 aten = torch.ops.aten
 
@@ -53,7 +55,11 @@ def lay_out_few(module: fx.GraphModule) -> int:
             return 0
         if strides is not None:
             again = _laid_out(value[0] if several else value, strides, mode)
-            again = (again, *value[1:]) if several and again is not None else again
+            if several and again is not None:
+                alike = lie_alike(node.target)
+                others = [_laid_out(each, strides, mode) if alike else None for each in value[1:]]
+                pairs = zip(others, value[1:], strict=True)
+                again = (again, *(old if new is None else new for new, old in pairs))
         else:
             again = _asked_again(node, value, mode)
         if again is not None:
@@ -69,6 +75,9 @@ def _strides(node: fx.Node, value: torch.Tensor) -> Strides | None:
     target, *given = take_called(node) or (node.target, node.args, node.kwargs)
     if not isinstance(target, torch._ops.OpOverload):
         return None
+    if target in VIEWS:
+        viewed: Any = node.args[0]
+        return view_strides(viewed.meta["val"], value.shape)
     if not is_on_elements(target):
         return _in_order(value) if _makes_own(target) else None
     known: Any = fx.node.map_arg(given, lambda each: each.meta.get("val"))  # type: ignore[type-var]

@@ -108,3 +108,24 @@ def test_float64_tells_where_eager_rounds_though_it_may_not_derive() -> None:
     norm = eager.outputs[1].item()
     assert not found(472, norm)
     assert [each.split(":")[0] for each in found(472, norm + 1)] == ["output 1"]
+
+
+def test_a_tie_that_a_mean_rounds_is_either() -> None:
+    """A mean of equal numbers is that number or the one beside it: a comparison tells them apart."""
+    lines = (
+        "v0 = a.expand(18, 4)",
+        "v1 = torch.where(v0 > v0.mean(0, keepdim=True), v0, v0 * 0.5)",
+        "v2 = F.layer_norm(b, (1,))",
+        "return (v1, v2)",
+    )
+    a, b = torch.tensor([[1.1, -0.3, 0.7, 2.9]]), torch.tensor([[1.1], [0.3]])
+    program = Program(0, lines, {"a": a, "b": b}, {}, False)
+    eager = call(program.function(), program.fresh())
+
+    def found(compared_to: torch.Tensor, norm: float) -> list[str]:
+        outputs = [compared_to.expand(18, 4).contiguous(), torch.full_like(b, norm)]
+        return compared(program, program.fresh(), eager, Run(outputs, eager.inputs, eager.slopes))
+
+    assert not found(a, 0.0)
+    assert not found(a * 0.5, 5e-5)
+    assert [each.split(":")[0] for each in found(a * 3, 0.1)] == ["output 0", "output 1"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 import fusec
 from programs.generate import Program
+from programs.rounding import Rounded
 
 # How far apart elements may be: of their own size and of their tensor's, on top of what eager is
 # off by and of what a change of the inputs in the last place does to them.
@@ -179,6 +181,13 @@ def compared(program: Program, before: list[torch.Tensor], eager: Run, mine: Run
     """Return where a run differs from eager's."""
     kind = kind_of(program.source, [each.dtype for each in before])
     wide, moved = _reference(program, before, 0.0), _reference(program, before, NUDGE[kind])
+
+    @functools.cache
+    def rounded() -> list[Run | None]:
+        """Return two runs whose sums are rounded otherwise: made where something differs."""
+        parts = (NUDGE[kind], -NUDGE[kind])
+        return [_reference(program, before, 0.0, Rounded(part)) for part in parts]
+
     found = []
     rows = zip(eager.tensors(), mine.tensors(), strict=True)
     for place, ((what, want), (_, got)) in enumerate(rows):
@@ -187,11 +196,18 @@ def compared(program: Program, before: list[torch.Tensor], eager: Run, mine: Run
         if want is None or got is None:
             continue
         exact = wide.tensors()[place][1] if wide is not None else None
-        near = moved.tensors()[place][1] if moved is not None else None
-        moved_to = [near] if near is not None else []
-        texts = differences(want.detach(), got.detach(), exact, moved_to, kind)
+        near = _values((moved,), place)
+        texts = differences(want.detach(), got.detach(), exact, near, kind)
+        if not all(LAYOUT in each for each in texts):
+            near += _values(rounded(), place)
+            texts = differences(want.detach(), got.detach(), exact, near, kind)
         found += [f"{what}: {text}" for text in texts]
     return found + _sharing(eager, mine)
+
+
+def _values(runs: Iterable[Run | None], place: int) -> list[torch.Tensor]:
+    found = [each.tensors()[place][1] for each in runs if each is not None]
+    return [each for each in found if each is not None]
 
 
 def kind_of(source: str, dtypes: Sequence[torch.dtype] = (torch.float32,)) -> torch.dtype:
@@ -201,11 +217,16 @@ def kind_of(source: str, dtypes: Sequence[torch.dtype] = (torch.float32,)) -> to
     return max(kinds, key=CLOSE.__getitem__)
 
 
-def _reference(program: Program, before: list[torch.Tensor], nudge: float) -> Run | None:
+def _reference(
+    program: Program,
+    before: list[torch.Tensor],
+    nudge: float,
+    rounded: Rounded | None = None,
+) -> Run | None:
     # Of float64 backward may read what a half was copied from, and what is updated since.
     for keeping in (contextlib.nullcontext, torch.autograd.graph.allow_mutation_on_saved_tensors):
         try:
-            with keeping():
+            with keeping(), rounded or contextlib.nullcontext():
                 return call(program.function(torch.float64), widened(before, nudge))
         except (RuntimeError, IndexError) as problem:
             if "modified by an inplace operation" not in str(problem):

@@ -19,6 +19,7 @@ from torch._prims_common import (
 )
 
 from fusec.graph.facts.called import remembering
+from fusec.graph.facts.rolled import format_of_rolled
 from fusec.graph.operand_order import ordering_rules
 from fusec.graph.refusals.kernels import refusing
 from fusec.graph.refusals.values import value_checking_rules
@@ -238,25 +239,8 @@ def _roll(x: torch.Tensor, shifts: list[int], dims: list[int] | tuple[int, ...] 
     rule = get_decompositions([aten.roll.default])[aten.roll.default]
     if not dims and len(shifts) == 1:
         return rule(x.flatten(), shifts, [0]).view(x.shape)
-    rolled, innermost = rule(x, shifts, dims), suggest_memory_format(x)
-    if innermost != torch.contiguous_format and not _roll_keeps_channels(x, shifts, dims):
-        innermost = torch.contiguous_format
-    return rolled.contiguous(memory_format=innermost)
-
-
-def _roll_keeps_channels(
-    x: torch.Tensor, shifts: list[int], dims: list[int] | tuple[int, ...]
-) -> bool:
-    """Whether eager's result has its channels innermost where the operand's are.
-
-    A CPU's concatenates two slices a dimension: it lies in order where one of them has no elements.
-    A GPU's kernel writes in order.
-    """
-    if x.device.type != "cpu":
-        return False
-    return all(
-        (x.shape[dim] - shift) % x.shape[dim] != 0 for shift, dim in zip(shifts, dims, strict=True)
-    )
+    rolled: torch.Tensor = rule(x, shifts, dims)
+    return rolled.contiguous(memory_format=format_of_rolled(x, shifts, dims))
 
 
 def _channel_shuffle(x: torch.Tensor, groups: int) -> object:

@@ -13,6 +13,8 @@ from torch.utils._pytree import tree_map
 from fusec.graph.facts.element_strides import has_few, is_on_elements
 
 _KEY = "fusec called"
+# What lies in the format that its operand seems to have while torch traces it.
+_BY_FORMAT = frozenset((torch.ops.aten.roll.default,))
 Call = tuple[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any]]
 Rule = Callable[..., Any]
 
@@ -22,7 +24,7 @@ def remembering(operator: object, rule: Rule) -> Rule:
 
     It is so where that says more than what it was taken apart into: how few elements lie.
     """
-    if not is_on_elements(operator):
+    if not (is_on_elements(operator) or operator in _BY_FORMAT):
         return rule
 
     def remembered(*args: Any, **kwargs: Any) -> Any:
@@ -57,4 +59,4 @@ def take_called(node: fx.Node) -> Call | None:
     return found
 
 
-__all__ = ["remembering", "take_called"]
+__all__ = ["Call", "remembering", "take_called"]

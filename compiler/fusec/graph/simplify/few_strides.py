@@ -16,7 +16,7 @@ from torch._guards import detect_fake_mode
 from torch._prims_common import make_contiguous_strides_for
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fusec.graph.facts.called import take_called
+from fusec.graph.facts.called import Call, take_called
 from fusec.graph.facts.element_strides import (
     Strides,
     element_strides,
@@ -24,6 +24,7 @@ from fusec.graph.facts.element_strides import (
     is_on_elements,
     lie_alike,
 )
+from fusec.graph.facts.rolled import format_of_rolled
 from fusec.graph.facts.view_strides import VIEWS, view_strides
 
 aten = torch.ops.aten
@@ -32,62 +33,158 @@ aten = torch.ops.aten
 def lay_out_few(module: fx.GraphModule) -> int:
     """Let what a functional graph says of its values have eager's strides; return of how many.
 
+    Operators choose by such strides how the elements of their results lie, as ``cat`` does: they
+    are laid out as in eager where all that reads them can be.
+
     Args:
         module: What its nodes say of themselves is changed, nothing else.
     """
-    changed: set[fx.Node] = set()
-    mode: FakeTensorMode | None = None
-    again: Any
-    for node in module.graph.nodes:
-        if node.op != "call_function":
-            continue
-        value = node.meta.get("val")
-        follows = bool(changed) and not changed.isdisjoint(node.all_input_nodes)
-        several = isinstance(value, tuple) and is_on_elements(node.target)
-        few = has_few(value[0] if several else value)
-        if not (follows or few):
-            continue
-        strides = _strides(node, value[0] if several else value) if few else None
-        if strides is None and not (follows and _is_judged(node)):
-            continue
-        mode = mode or _fake_mode(module)
-        if mode is None:
-            return 0
-        if strides is not None:
-            again = _laid_out(value[0] if several else value, strides, mode)
-            if several and again is not None:
-                alike = lie_alike(node.target)
-                others = [_laid_out(each, strides, mode) if alike else None for each in value[1:]]
-                pairs = zip(others, value[1:], strict=True)
-                again = (again, *(old if new is None else new for new, old in pairs))
-        else:
-            again = _asked_again(node, value, mode)
-        if again is not None:
-            node.meta["val"] = again
-            changed.add(node)
-            if strides is not None and node.target is aten.empty_permuted.default:
-                node.target, node.args = aten.empty_strided.default, (node.args[0], list(strides))
-    return len(changed)
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
+    called = {node: take_called(node) for node in calls}
+    try:
+        found = _Layouts(module, called, whole=True).found()
+    except _OnlyFew:
+        found = _Layouts(module, called, whole=False).found()
+    for node, value in found.items():
+        node.meta["val"] = value
+        if called[node] is not None and node.target is aten.clone.default:
+            node.kwargs = {}  # the format is what is said now
+        if node.target is aten.empty_permuted.default:
+            node.target = aten.empty_strided.default
+            node.args = (node.args[0], list(value.stride()))
+    return len(found)
 
 
-def _strides(node: fx.Node, value: torch.Tensor) -> Strides | None:
-    """Return the strides that eager gives a node's first result; None where torch says the same."""
-    target, *given = take_called(node) or (node.target, node.args, node.kwargs)
-    if not isinstance(target, torch._ops.OpOverload):
-        return None
-    if target in VIEWS:
-        viewed: Any = node.args[0]
-        return view_strides(viewed.meta["val"], value.shape)
-    if not is_on_elements(target):
+class _OnlyFew(Exception):
+    """Something reads a value that can not be laid out otherwise where that is seen."""
+
+
+class _Layouts:
+    """Finds how the values of a graph lie in eager.
+
+    Attributes:
+        whole: Whether values may lie otherwise where their elements show it.
+        others: Those that do.
+    """
+
+    def __init__(
+        self, module: fx.GraphModule, called: dict[fx.Node, Call | None], *, whole: bool
+    ) -> None:
+        self.module, self.called, self.whole = module, called, whole
+        self.mode: FakeTensorMode | None = None
+        self.values: dict[fx.Node, Any] = {}
+        self.others: set[fx.Node] = set()
+
+    def found(self) -> dict[fx.Node, Any]:
+        """Return what is to be said of nodes that lie otherwise than they say.
+
+        Raises:
+            _OnlyFew: It has to be done without others.
+        """
+        for node in self.called:
+            follows = not self.values.keys().isdisjoint(self._read(node))
+            few = has_few(_first(node))
+            if not (follows or few):
+                continue
+            self.mode = self.mode or _fake_mode(self.module)
+            if self.mode is None:
+                return {}
+            strides = self._strides(node) if few else None
+            if strides is not None:
+                self._lay_out(node, strides, self.mode)
+            elif follows:
+                self._ask_again(node, self.mode)
+        return self.values
+
+    def _value(self, node: fx.Node) -> Any:
+        return self.values.get(node, node.meta.get("val"))
+
+    def _read(self, node: fx.Node) -> list[fx.Node]:
+        """Return the values that a node's result hangs on, as eager makes it."""
+        found = node.all_input_nodes
+        if (call := self.called[node]) is not None:
+            fx.node.map_arg(call[1:], found.append)
+        return found
+
+    def _strides(self, node: fx.Node) -> Strides | None:
+        """Return the strides that eager gives a first result; None where torch says the same."""
+        target, *given = self.called[node] or (node.target, node.args, node.kwargs)
+        if not isinstance(target, torch._ops.OpOverload):
+            return None
+        known: Any = fx.node.map_arg(given, self._value)  # type: ignore[type-var]
+        args, kwargs = known
+        value = node.meta["val"]
+        if target in VIEWS:
+            return view_strides(args[0], value.shape)
+        if target is aten.roll.default:
+            # In this order: to compare a size that only data says would be a guard on it.
+            if not all(isinstance(size, int) for size in value.shape) or 0 in value.shape:
+                return None
+            like = torch.empty(value.shape, memory_format=format_of_rolled(*args), device="meta")
+            return like.stride()
+        if is_on_elements(target):
+            return element_strides(target, args, kwargs, _first(node))
         return _in_order(value) if _makes_own(target) else None
-    known: Any = fx.node.map_arg(given, lambda each: each.meta.get("val"))  # type: ignore[type-var]
-    args, kwargs = known
-    return element_strides(target, args, kwargs, value)
+
+    def _lay_out(self, node: fx.Node, strides: Strides, mode: FakeTensorMode) -> None:
+        value = node.meta["val"]
+        several = value if _is_several(node) else (value,)
+        anyhow = not self.others.isdisjoint(self._read(node))
+        count = len(several) if lie_alike(node.target) else 1
+        made = [_laid_out(each, strides, mode, anyhow=anyhow) for each in several[:count]]
+        if all(each is None for each in made):
+            return
+        made += [None] * (len(several) - count)
+        pairs = zip(made, several, strict=True)
+        laid = tuple(old if new is None else new for new, old in pairs)
+        self._say(node, laid if _is_several(node) else laid[0])
+
+    def _ask_again(self, node: fx.Node, mode: FakeTensorMode) -> None:
+        """Ask an operator of its result, now that its operands lie otherwise."""
+        shown = not self.others.isdisjoint(self._read(node))
+        if not _is_judged(node) or (shown and node.target is aten.as_strided.default):
+            if shown:
+                raise _OnlyFew
+            return
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._value)
+        try:
+            with mode, torch.no_grad():
+                again = node.target(*args, **kwargs)  # type: ignore[operator]
+        except Exception:  # a view that there is none of any more, say: then the old one holds
+            if shown:
+                raise _OnlyFew from None
+            return
+        self._say(node, again, only_few=not shown and not _makes_own(node.target))
+
+    def _say(self, node: fx.Node, value: Any, *, only_few: bool = False) -> None:
+        found = _differences(node.meta["val"], value)
+        if None in found:
+            if only_few or not self.whole or not _are_numbers(node.meta["val"], value):
+                if self.others:
+                    raise _OnlyFew
+                return
+            self.others.add(node)
+            self.values[node] = value
+        elif any(found):
+            self.values[node] = value
 
 
-def _makes_own(target: torch._ops.OpOverload) -> bool:
+def _first(node: fx.Node) -> Any:
+    """Return the first result of an operator on elements; of another one, what it returns."""
+    value: Any = node.meta.get("val")
+    return value[0] if _is_several(node) else value
+
+
+def _is_several(node: fx.Node) -> bool:
+    """Whether a node is of an operator on elements that has several results."""
+    return isinstance(node.meta.get("val"), tuple) and is_on_elements(node.target)
+
+
+def _makes_own(target: Any) -> bool:
     """Whether what an operator returns is memory of its own."""
-    return all(each.alias_info is None for each in target._schema.returns)
+    return isinstance(target, torch._ops.OpOverload) and all(
+        each.alias_info is None for each in target._schema.returns
+    )
 
 
 def _in_order(value: torch.Tensor) -> Strides | None:
@@ -118,11 +215,16 @@ def _fake_mode(module: fx.GraphModule) -> FakeTensorMode | None:
     return detect_fake_mode(known)
 
 
-def _laid_out(value: torch.Tensor, wanted: Strides, mode: FakeTensorMode) -> torch.Tensor | None:
-    """Return a value with the strides wanted, where nothing uses them; None if it has these."""
+def _laid_out(
+    value: torch.Tensor, wanted: Strides, mode: FakeTensorMode, *, anyhow: bool
+) -> torch.Tensor | None:
+    """Return a value with the strides wanted; None if it has these.
+
+    Only those that nothing uses are other ones, unless they may be ``anyhow``.
+    """
     none = any(isinstance(size, int) and size == 0 for size in value.shape)
     pairs = zip(value.shape, value.stride(), wanted, strict=True)
-    strides = [new if none or _is_one(size) else old for size, old, new in pairs]
+    strides = [new if anyhow or none or _is_one(size) else old for size, old, new in pairs]
     if all(_same(old, new) for old, new in zip(value.stride(), strides, strict=True)):
         return None
     with mode:
@@ -140,28 +242,24 @@ def _same(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
     return isinstance(a, int) and isinstance(b, int) and a == b
 
 
-def _asked_again(node: fx.Node, value: Any, mode: FakeTensorMode) -> Any:
-    """Return what an operator says of its result, now that its operands lie otherwise.
-
-    None if it is the same, or would be seen in the elements.
-    """
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda each: each.meta.get("val"))
-    try:
-        with mode, torch.no_grad():
-            again = node.target(*args, **kwargs)  # type: ignore[operator]
-    except Exception:  # a view that there is none of any more, say: then the old one holds
-        return None
-    return again if _differs(value, again) else None
+def _are_numbers(old: Any, new: Any) -> bool:
+    """Whether two results have the same sizes, and no size and no stride is a symbol."""
+    pairs = zip(_tensors(old), _tensors(new), strict=True)
+    return all(
+        all(isinstance(n, int) for n in (*a.shape, *a.stride(), *b.shape, *b.stride()))
+        and a.shape == b.shape
+        for a, b in pairs
+    )
 
 
-def _differs(old: Any, new: Any) -> bool:
-    """Whether a value lies otherwise, where nothing uses it alone."""
-    if isinstance(old, (tuple, list)):
-        pairs = [(a, b) for a, b in zip(old, new, strict=True) if isinstance(a, torch.Tensor)]
-    else:
-        pairs = [(old, new)]
-    found = [_difference(a, b) for a, b in pairs]
-    return any(found) and None not in found
+def _tensors(value: Any) -> list[torch.Tensor]:
+    several = value if isinstance(value, (tuple, list)) else (value,)
+    return [each for each in several if isinstance(each, torch.Tensor)]
+
+
+def _differences(old: Any, new: Any) -> list[bool | None]:
+    """Return of each tensor of a result how it lies otherwise, as ``_difference`` says it."""
+    return [_difference(a, b) for a, b in zip(_tensors(old), _tensors(new), strict=True)]
 
 
 def _difference(old: torch.Tensor, new: torch.Tensor) -> bool | None:

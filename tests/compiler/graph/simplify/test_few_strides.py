@@ -155,6 +155,30 @@ def test_gradients(layout: str) -> None:
     assert gradients(fusec.compile(function)) == gradients(function)
 
 
+@pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
+def test_what_an_operator_makes_of_such_strides(grad: bool) -> None:
+    """``cat`` lays out all elements by a stride that nothing uses, and others follow it."""
+
+    def function(b: T, w: T) -> tuple[T, ...]:
+        made = torch.cat([part * 0.5 + part.amax(-1, keepdim=True) for part in b.split(1, 3)], 3)
+        moved = made.roll(4, 2)
+        return made, made.transpose(1, 2), made[:, 1:], (made * w).transpose(0, 1), moved, w - moved
+
+    def run(call: Callable[..., tuple[T, ...]]) -> list[T]:
+        results = call(b.detach().requires_grad_(grad), w.requires_grad_(grad))
+        if not grad:
+            return list(results)
+        b_again = b.detach().requires_grad_()
+        total = sum((each * each).sum() for each in call(b_again, w))
+        return [*results, *torch.autograd.grad(total, (b_again, w))]  # type: ignore[arg-type]
+
+    b, w = torch.randn(1, 130, 3, 1).permute(0, 2, 1, 3), torch.randn(130, 1)
+    want, got = run(function), run(fusec.compile(function))
+    for a, b in zip(want, got, strict=True):
+        torch.testing.assert_close(b, a)
+    assert strides(got[:3] + got[4:6]) == strides(want[:3] + want[4:6])
+
+
 def test_one_dimension() -> None:
     def function(x: T, y: T) -> tuple[T, ...]:
         return x.flip(0), x.clone(), torch.empty_like(x), x.half(), x * 2, y[:, 0].clone(), x.exp()

@@ -111,7 +111,7 @@ def test_float64_tells_where_eager_rounds_though_it_may_not_derive() -> None:
 
 
 def test_a_tie_that_a_mean_rounds_is_either() -> None:
-    """A mean of equal numbers is that number or the one beside it: a comparison tells them apart."""
+    """A mean of equal numbers is that number or the one beside it, and a comparison tells."""
     lines = (
         "v0 = a.expand(18, 4)",
         "v1 = torch.where(v0 > v0.mean(0, keepdim=True), v0, v0 * 0.5)",
@@ -128,4 +128,4 @@ def test_a_tie_that_a_mean_rounds_is_either() -> None:
 
     assert not found(a, 0.0)
     assert not found(a * 0.5, 5e-5)
-    assert [each.split(":")[0] for each in found(a * 3, 0.1)] == ["output 0", "output 1"]
+    assert [each.split(":")[0] for each in found(a * 100, 0.1)] == ["output 0", "output 1"]

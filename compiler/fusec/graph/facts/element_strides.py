@@ -49,7 +49,7 @@ _IN_ORDER = frozenset(
         aten.diag_embed.default,
         aten.index_add.default,
         aten.index_copy.default,
-        aten.native_group_norm.default,  # the first of its results
+        aten.native_group_norm.default,  # the first of its results, where it is no image
     )
 )
 _IN_ROWS = frozenset(
@@ -127,6 +127,8 @@ def element_strides(
     tensors = tensors[:1] if target in _LIKE else tensors
     rank = result.ndim
     if target in _IN_ORDER:
+        if target is aten.native_group_norm.default and rank > 3:
+            return None
         return _filled(reversed(range(rank)), result.shape, counts_none=False)
     if not (rank and tensors) or any(isinstance(each, torch.Tensor) for each in kwargs.values()):
         return None

@@ -136,7 +136,7 @@ def test_an_interrupt_ends_the_run():
         started = time.perf_counter()
         with pytest.raises(KeyboardInterrupt):
             run("volatile int on = 1; while (on) {}", timeout=30.0)
-        assert time.perf_counter() - started < 10.0
+        assert time.perf_counter() - started < 25.0
     finally:
         signal.signal(signal.SIGINT, before)
     assert run().ok
@@ -163,7 +163,7 @@ def test_an_interrupt_does_not_wait_for_a_worker_that_sees_nothing(monkeypatch):
         started = time.perf_counter()
         with pytest.raises(KeyboardInterrupt):
             run(timeout=60.0)
-        assert time.perf_counter() - started < 10.0
+        assert time.perf_counter() - started < 25.0
     finally:
         signal.signal(signal.SIGINT, before)
     assert gone(pid)

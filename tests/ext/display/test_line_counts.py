@@ -104,9 +104,9 @@ def test_shares_follow_lines_that_stay():
 def test_the_panel_says_why_not():
     panel = workbench(FakeCell())
     panel._repr_mimebundle_()
-    assert panel.wait(20)
+    assert panel.wait(60)
     panel.kernels.lines.button.click()
-    assert panel.wait(20)
+    assert panel.wait(60)
     assert "not available, because no compiled graph has it" in panel.kernels.lines.said.value
     assert panel.kernels.editor.costs == ""
     panel.close()

@@ -72,7 +72,7 @@ def test_a_panel_that_was_begun_has_little_left_to_say(sent: list[str]) -> None:
     panel = workbench(cell)
     assert panel is begun
     panel._repr_mimebundle_()
-    assert panel.wait(20)
+    assert panel.wait(60)
     # Its values, and the controls that only the kernel's text tells: three tunables.
     controls = [name for name in sent if name]
     assert [name for name in controls if name.endswith(("SliderModel", "DropdownModel"))] == [
@@ -95,13 +95,13 @@ def test_the_rest_is_made_once_the_page_has_drawn_the_panel(quick: None) -> None
     assert not any(part.made for part in panel.parts[1:]), "nobody is near"
     drawn(panel)
     assert happens(lambda: all(part.made for part in late(panel)))
-    assert panel.wait(20)
+    assert panel.wait(60)
     assert panel.tab("Numerics").outputs.value
     assert panel.tab("Stages").left.options
     assert panel.bench.problem is None
     children = panel.tab("Fusion").widget.children
     drawn(panel)  # in another window
-    assert panel.wait(20)
+    assert panel.wait(60)
     assert panel.tab("Fusion").widget.children is children
     panel.close()
 
@@ -116,12 +116,12 @@ def test_only_the_latest_panel_is_made_early(quick: None, monkeypatch: pytest.Mo
     assert not first.parts[1].made
     first.tabs.selected_index = 3  # somebody works with it
     assert happens(lambda: all(part.made for part in late(first)))
-    assert first.wait(20)
+    assert first.wait(60)
     # The other one lets go of what nobody has looked at: ten panels would be a large notebook.
     assert not any(part.made or part.widget.children for part in second.parts[3:])
     second.tabs.selected_index = 4
     assert happens(lambda: all(part.made for part in late(second)))
-    assert second.wait(20)
+    assert second.wait(60)
     assert second.tab("Stages").left.options
     assert second.tab("Stages").picture.text
     assert [part.made for part in first.parts[3:]] == [True, False, False, False]
@@ -131,8 +131,8 @@ def test_only_the_latest_panel_is_made_early(quick: None, monkeypatch: pytest.Mo
     assert first.tab("Fusion").picture is drawing, "what was opened stays"
     for panel in (first, second):
         panel.close()
-    assert first.wait(20)
-    assert second.wait(20)
+    assert first.wait(60)
+    assert second.wait(60)
 
 
 def test_nothing_is_made_beside_a_measurement(quick: None) -> None:
@@ -144,18 +144,18 @@ def test_nothing_is_made_beside_a_measurement(quick: None) -> None:
     def measure() -> None:
         with cell.lock:
             held.set()
-            done.wait(20)
+            done.wait(60)
 
     other = threading.Thread(target=measure)
     other.start()
-    assert held.wait(20)
+    assert held.wait(60)
     drawn(panel)
     time.sleep(0.3)
     assert not any(part.made for part in late(panel))
     done.set()
     other.join()
     assert happens(lambda: all(part.made for part in late(panel)))
-    assert panel.wait(20)
+    assert panel.wait(60)
     panel.close()
 
 
@@ -169,7 +169,7 @@ def test_nothing_is_made_while_a_cell_runs(quick: None, monkeypatch: pytest.Monk
     assert not panel.kernels.more.made
     running[0] = False
     assert happens(lambda: panel.tab("Numerics").made)
-    assert panel.wait(20)
+    assert panel.wait(60)
     panel.close()
 
 

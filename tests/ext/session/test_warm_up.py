@@ -41,13 +41,13 @@ def test_a_cell_waits_for_one_step_only_and_the_rest_follows_after_it(events):
 
     def slow():
         entered.set()
-        leave.wait(10)
+        leave.wait(60)
         done.append("slow")
 
     between = BetweenCells(events, [slow, lambda: done.append("next")])
     between.begin()
     events.trigger("post_execute")
-    assert entered.wait(10)
+    assert entered.wait(60)
     threading.Timer(0.05, leave.set).start()
     events.trigger("pre_execute")  # waits
     assert done == ["slow"]
@@ -70,12 +70,12 @@ def test_a_cell_that_has_to_wait_says_so(events):
 
     def slow():
         entered.set()
-        leave.wait(10)
+        leave.wait(60)
 
     ahead = BetweenCells(events, [slow], waiting)
     ahead.begin()
     events.trigger("post_execute")
-    assert entered.wait(10)
+    assert entered.wait(60)
     events.trigger("pre_execute")
     assert said == ["waits", "goes on"]
     events.trigger("post_execute")
@@ -207,7 +207,7 @@ def test_others_get_their_turn_between_two_modules(events, tmp_path, monkeypatch
         importlib.import_module("nap_one")
         importlib.import_module("nap_two")
         entered.set()
-        leave.wait(10)
+        leave.wait(60)
         importlib.import_module("nap_three")
 
     @contextlib.contextmanager
@@ -221,7 +221,7 @@ def test_others_get_their_turn_between_two_modules(events, tmp_path, monkeypatch
     between = BetweenCells(events, [step], waiting)
     between.begin()
     events.trigger("post_execute")
-    assert entered.wait(10)
+    assert entered.wait(60)
     threading.Timer(0.2, leave.set).start()  # once the cell waits
     events.trigger("pre_execute")
     assert "nap_three" in sys.modules

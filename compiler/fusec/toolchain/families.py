@@ -21,9 +21,9 @@ COMMON = (
     "-ffp-contract=off",
     "-shared",
 )
-# Not ``-fno-thread-jumps``, with which clamps are faster (a logarithm takes a sixth less with AVX2,
-# two clamps alone half): g++ 12 then takes the condition of one vector's rows for those of the
-# next, where it guards a load beside bytes.
+# Not ``-fno-thread-jumps``, which keeps g++ from joining conditions that follow each other: g++ 12
+# then takes the condition of one vector's rows for those of the next, where it guards a load beside
+# bytes. Selects are written so that there is nothing to join (targets/cpp/text/selects.py).
 _GCC = (
     # What the emitter calls a vector loop has passed its own judgement.
     "-fvect-cost-model=unlimited",

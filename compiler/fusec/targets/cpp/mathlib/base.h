@@ -19,6 +19,24 @@ FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); 
 FX_INLINE uint64_t fx_bits(double x) { return __builtin_bit_cast(uint64_t, x); }
 FX_INLINE double fx_from_bits(uint64_t x) { return __builtin_bit_cast(double, x); }
 
+//@ name: _choose.f32
+//@ needs: _bits.f32
+//@ method: one of the two without a branch, which g++ would join with the next one
+FX_INLINE float fx_choose(bool condition, float yes, float no)
+{
+    uint32_t mask = 0u - (uint32_t)condition;
+    return fx_from_bits((fx_bits(yes) & mask) | (fx_bits(no) & ~mask));
+}
+
+//@ name: _choose.f64
+//@ needs: _bits.f64
+//@ method: one of the two without a branch, which g++ would join with the next one
+FX_INLINE double fx_choose(bool condition, double yes, double no)
+{
+    uint64_t mask = 0u - (uint64_t)condition;
+    return fx_from_bits((fx_bits(yes) & mask) | (fx_bits(no) & ~mask));
+}
+
 //@ name: abs.f32
 FX_INLINE float fx_abs(float x) { return __builtin_fabsf(x); }
 
@@ -117,21 +135,23 @@ FX_INLINE T fx_sign(T x)
 }
 
 //@ name: maximum.f32
+//@ needs: _choose.f32
 //@ method: NaN if either is
 FX_INLINE float fx_maximum(float a, float b)
 {
     // If b is NaN, the comparison fails and gives it.
     float result = a > b ? a : b;
-    return a != a ? a : result;
+    return fx_choose(a != a, a, result);
 }
 
 //@ name: maximum.f64
+//@ needs: _choose.f64
 //@ method: NaN if either is
 FX_INLINE double fx_maximum(double a, double b)
 {
     // If b is NaN, the comparison fails and gives it.
     double result = a > b ? a : b;
-    return a != a ? a : result;
+    return fx_choose(a != a, a, result);
 }
 
 //@ name: maximum.int
@@ -142,21 +162,23 @@ FX_INLINE T fx_maximum(T a, T b)
 }
 
 //@ name: minimum.f32
+//@ needs: _choose.f32
 //@ method: NaN if either is
 FX_INLINE float fx_minimum(float a, float b)
 {
     // If b is NaN, the comparison fails and gives it.
     float result = a < b ? a : b;
-    return a != a ? a : result;
+    return fx_choose(a != a, a, result);
 }
 
 //@ name: minimum.f64
+//@ needs: _choose.f64
 //@ method: NaN if either is
 FX_INLINE double fx_minimum(double a, double b)
 {
     // If b is NaN, the comparison fails and gives it.
     double result = a < b ? a : b;
-    return a != a ? a : result;
+    return fx_choose(a != a, a, result);
 }
 
 //@ name: minimum.int
@@ -167,37 +189,41 @@ FX_INLINE T fx_minimum(T a, T b)
 }
 
 //@ name: fmax.f32
+//@ needs: _choose.f32
 //@ method: the other one if one is NaN
 FX_INLINE float fx_fmax(float a, float b)
 {
     // If b is NaN, the comparison fails and gives a.
     float result = b > a ? b : a;
-    return a != a ? b : result;
+    return fx_choose(a != a, b, result);
 }
 
 //@ name: fmax.f64
+//@ needs: _choose.f64
 //@ method: the other one if one is NaN
 FX_INLINE double fx_fmax(double a, double b)
 {
     // If b is NaN, the comparison fails and gives a.
     double result = b > a ? b : a;
-    return a != a ? b : result;
+    return fx_choose(a != a, b, result);
 }
 
 //@ name: fmin.f32
+//@ needs: _choose.f32
 //@ method: the other one if one is NaN
 FX_INLINE float fx_fmin(float a, float b)
 {
     // If b is NaN, the comparison fails and gives a.
     float result = b < a ? b : a;
-    return a != a ? b : result;
+    return fx_choose(a != a, b, result);
 }
 
 //@ name: fmin.f64
+//@ needs: _choose.f64
 //@ method: the other one if one is NaN
 FX_INLINE double fx_fmin(double a, double b)
 {
     // If b is NaN, the comparison fails and gives a.
     double result = b < a ? b : a;
-    return a != a ? b : result;
+    return fx_choose(a != a, b, result);
 }

@@ -246,8 +246,8 @@ FX_INLINE double fx_exp_short(double x)
 //@ chains: p
 FX_INLINE float fx_exp2(float x)
 {
-    x = x > 129.0f ? 129.0f : x;
-    x = x < -151.0f ? -151.0f : x;
+    float low = x < -151.0f ? -151.0f : x;
+    x = x > 129.0f ? 129.0f : low;
     float shifted = x + 0x1.8001fcp23f;
     float r = x - (shifted - 0x1.8001fcp23f);
     float p = 0x1.4500bep-13f;
@@ -267,8 +267,8 @@ FX_INLINE float fx_exp2(float x)
 //@ rounded: 1.1 ulp
 FX_INLINE double fx_exp2(double x)
 {
-    x = x > 1025.0 ? 1025.0 : x;
-    x = x < -1076.0 ? -1076.0 : x;
+    double low = x < -1076.0 ? -1076.0 : x;
+    x = x > 1025.0 ? 1025.0 : low;
     double shifted = x + 0x1.8p52;
     double r = x - (shifted - 0x1.8p52);
     double p = 0x1.c06b714fc9b93p-32;
@@ -294,7 +294,7 @@ FX_INLINE double fx_exp2(double x)
 FX_INLINE float fx_expm1(float x)
 {
     float y = x > 89.0f ? 89.0f : x;
-    y = y < -18.0f ? -18.0f : y;
+    y = x < -18.0f ? -18.0f : y;
     float shifted = __builtin_fmaf(y, 0x1.715476p+0f, 0x1.8p23f);
     float n = shifted - 0x1.8p23f;
     float r = __builtin_fmaf(n, -0x1.62e400p-1f, y);
@@ -320,7 +320,7 @@ FX_INLINE float fx_expm1(float x)
 FX_INLINE double fx_expm1(double x)
 {
     double y = x > 710.0 ? 710.0 : x;
-    y = y < -38.0 ? -38.0 : y;
+    y = x < -38.0 ? -38.0 : y;
     double shifted = __builtin_fma(y, 0x1.71547652b82fep+0, 0x1.8p52);
     double n = shifted - 0x1.8p52;
     double r = __builtin_fma(n, -0x1.62e42fefa3800p-1, y);

@@ -45,8 +45,10 @@ FX_INLINE float fx_log_split(float x, float& e)
 {
     // A subnormal is scaled up first.
     bool tiny = x < 0x1p-126f;
-    uint32_t bits = fx_bits(tiny ? x * 0x1p23f : x) - 0x3f3504f3u;
-    e = (float)((int32_t)bits >> 23) - (tiny ? 23.0f : 0.0f);
+    float scaled = tiny ? x * 0x1p23f : x;
+    float shift = tiny ? 23.0f : 0.0f;
+    uint32_t bits = fx_bits(scaled) - 0x3f3504f3u;
+    e = (float)((int32_t)bits >> 23) - shift;
     return fx_from_bits((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
 }
 
@@ -57,8 +59,9 @@ FX_INLINE double fx_log_split(double x, double& e)
 {
     // A subnormal is scaled up first.
     bool tiny = x < 0x1p-1022;
-    uint64_t bits = fx_bits(tiny ? x * 0x1p54 : x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+    double scaled = tiny ? x * 0x1p54 : x;
     double bias = tiny ? 0x1p52 + 1077.0 : 0x1p52 + 1023.0;
+    uint64_t bits = fx_bits(scaled) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
     e = fx_from_bits((bits >> 52) | 0x4330000000000000u) - bias;
     return fx_from_bits((bits & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
 }
@@ -156,7 +159,7 @@ FX_INLINE double fx_log10(double x)
 }
 
 //@ name: log1p.f32
-//@ needs: _bits.f32 _log_poly.f32
+//@ needs: _choose.f32 _bits.f32 _log_poly.f32
 //@ accuracy: 1.5 ulp
 //@ method: log of 1 + x in two parts
 FX_INLINE float fx_log1p(float x)
@@ -174,12 +177,12 @@ FX_INLINE float fx_log1p(float x)
     float result = __builtin_fmaf((float)e, 0x1.62e430p-1f, f + low);
     result = x < __builtin_inff() ? result : x;
     result = x < -1.0f ? __builtin_nanf("") : result;
-    result = x == -1.0f ? -__builtin_inff() : result;
+    result = fx_choose(x == -1.0f, -__builtin_inff(), result);
     return x == 0.0f ? x : result;
 }
 
 //@ name: log1p.f64
-//@ needs: _bits.f64 _log_poly.f64
+//@ needs: _choose.f64 _bits.f64 _log_poly.f64
 //@ accuracy: 1.5 ulp
 //@ method: log of 1 + x in two parts
 FX_INLINE double fx_log1p(double x)
@@ -198,7 +201,7 @@ FX_INLINE double fx_log1p(double x)
     double result = __builtin_fma(e, 0x1.62e42fefa3800p-1, f + low);
     result = x < __builtin_inf() ? result : x;
     result = x < -1.0 ? __builtin_nan("") : result;
-    result = x == -1.0 ? -__builtin_inf() : result;
+    result = fx_choose(x == -1.0, -__builtin_inf(), result);
     return x == 0.0 ? x : result;
 }
 

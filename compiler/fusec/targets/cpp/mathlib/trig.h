@@ -273,7 +273,7 @@ FX_INLINE float fx_asin_poly(float z)
 }
 
 //@ name: asin.f32
-//@ needs: _asin_poly.f32
+//@ needs: _choose.f32 _asin_poly.f32
 //@ accuracy: 1.5 ulp
 //@ method: beyond 0.6, pi/2 - 2 asin(sqrt((1 - |x|) / 2))
 FX_INLINE float fx_asin(float x)
@@ -284,7 +284,7 @@ FX_INLINE float fx_asin(float x)
     float s = large ? __builtin_sqrtf(z) : a;
     float r = __builtin_fmaf(s * z, fx_asin_poly(z), s);
     float far = 0x1.921fb6p+0f - (2.0f * r + 0x1.777a5cp-25f);
-    return __builtin_copysignf(large ? far : r, x);
+    return __builtin_copysignf(fx_choose(large, far, r), x);
 }
 
 //@ name: acos.f32
@@ -322,7 +322,7 @@ FX_INLINE float fx_atan_unit(float t)
 }
 
 //@ name: atan.f32
-//@ needs: _atan_unit.f32
+//@ needs: _choose.f32 _atan_unit.f32
 //@ accuracy: 1.5 ulp
 //@ method: pi/2 - atan(1 / |x|) beyond 1
 //@ rounded: 1.7 ulp
@@ -331,7 +331,8 @@ FX_INLINE float fx_atan(float x)
     float a = __builtin_fabsf(x);
     bool large = a > 1.0f;
     float r = fx_atan_unit((large ? 1.0f : a) / (large ? a : 1.0f));
-    return __builtin_copysignf(large ? 0x1.921fb6p+0f - (r + 0x1.777a5cp-25f) : r, x);
+    float far = 0x1.921fb6p+0f - (r + 0x1.777a5cp-25f);
+    return __builtin_copysignf(fx_choose(large, far, r), x);
 }
 
 //@ name: atan2.f32

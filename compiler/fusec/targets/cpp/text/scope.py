@@ -44,6 +44,7 @@ from fusec.targets.cpp.text.expressions import (
     op_expression,
 )
 from fusec.targets.cpp.text.scans import Running, is_extreme, take_next
+from fusec.targets.cpp.text.selects import without_branch
 from fusec.targets.cpp.text.writer import Writer
 
 # Words of C++ kernels alone.
@@ -345,7 +346,9 @@ class Scope:
             texts = ", ".join(argument.text for argument in arguments)
             reads = any(argument.reads for argument in arguments)
             return Expression(f"fx_moderate_{node.name}({texts}, {self.moderate})", ATOM, reads)
-        return op_expression(node, tuple(self.values[arg] for arg in node.args), kernel.use)
+        args = tuple(self.values[arg] for arg in node.args)
+        chosen = without_branch(node, args, kernel.users, kernel.use)
+        return chosen or op_expression(node, args, kernel.use)
 
     def _load(self, node: Load) -> Expression:
         buffer = self.kernel.buffers[node.buffer]

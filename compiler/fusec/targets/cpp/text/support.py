@@ -14,6 +14,8 @@ from fusec.targets.cpp.plan import choices
 
 # What writes past the caches, and what a thread does after it.
 STREAM, END = "stream", "end_stream"
+# One of two numbers without a branch; the maths has it for itself.
+CHOOSE = "_choose"
 _WRAPPING = {"wrap_add": "+", "wrap_sub": "-", "wrap_mul": "*"}
 
 _OWN = {
@@ -117,6 +119,7 @@ template <typename T>
 }
 _EXTREME = {"nan_max": (">", "greater"), "nan_min": ("<", "lesser")}
 _C = {"f32": "float", "f64": "double"}
+_SHARED = frozenset(f"{CHOOSE}.{kind}" for kind in _C)
 _INLINE = "static inline"
 _TEMPLATES = {"stream", "end_stream", "turn_over", "random_group", "random_words", "running_sums"}
 
@@ -203,7 +206,7 @@ def helper_name(operation: str, kind: str) -> str | None:
 def helper_texts(names: Iterable[str]) -> str:
     """Return the text of all helpers that a kernel uses, each behind those that it needs."""
     wanted = sorted(set(names))
-    known = available()
+    known = available() | _SHARED
     fused = choices.has_fma()
     library = helper_sources((name for name in wanted if name in known), fused=fused)
     own = [_own_text(name) for name in wanted if name not in known]

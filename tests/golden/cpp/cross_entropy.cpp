@@ -114,8 +114,10 @@ FX_INLINE float fx_log_split(float x, float& e)
 {
     // A subnormal is scaled up first.
     bool tiny = x < 0x1p-126f;
-    uint32_t bits = fx_bits(tiny ? x * 0x1p23f : x) - 0x3f3504f3u;
-    e = (float)((int32_t)bits >> 23) - (tiny ? 23.0f : 0.0f);
+    float scaled = tiny ? x * 0x1p23f : x;
+    float shift = tiny ? 23.0f : 0.0f;
+    uint32_t bits = fx_bits(scaled) - 0x3f3504f3u;
+    e = (float)((int32_t)bits >> 23) - shift;
     return fx_from_bits((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
 }
 

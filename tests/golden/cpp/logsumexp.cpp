@@ -46,7 +46,7 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
             row_max_nan |= row_max_nan_lanes[lane];
         }
         if (row_max_nan) row_max = NAN;
-        const float chosen = fx_isinf(row_max) ? 0.0f : row_max;
+        const float chosen = fx_choose(fx_isinf(row_max), 0.0f, row_max);
         float row_sum = 0.0f;
         alignas(64) float row_sum_lanes[LINE] = {};
         {
@@ -89,6 +89,13 @@ extern "C" int logsumexp(const uint8_t* __restrict__ keep, const fx_f16* __restr
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
 
+// _choose.f32: one of the two without a branch, which g++ would join with the next one
+FX_INLINE float fx_choose(bool condition, float yes, float no)
+{
+    uint32_t mask = 0u - (uint32_t)condition;
+    return fx_from_bits((fx_bits(yes) & mask) | (fx_bits(no) & ~mask));
+}
+
 // _exp2_for_half.f32: 2^x for x <= 128, minimax of degree 4, relative error 2^-18
 FX_INLINE float fx_exp2_for_half(float x)
 {
@@ -119,8 +126,10 @@ FX_INLINE float fx_log_split(float x, float& e)
 {
     // A subnormal is scaled up first.
     bool tiny = x < 0x1p-126f;
-    uint32_t bits = fx_bits(tiny ? x * 0x1p23f : x) - 0x3f3504f3u;
-    e = (float)((int32_t)bits >> 23) - (tiny ? 23.0f : 0.0f);
+    float scaled = tiny ? x * 0x1p23f : x;
+    float shift = tiny ? 23.0f : 0.0f;
+    uint32_t bits = fx_bits(scaled) - 0x3f3504f3u;
+    e = (float)((int32_t)bits >> 23) - shift;
     return fx_from_bits((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
 }
 

@@ -17,7 +17,7 @@ extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restr
         #pragma GCC ivdep
         for (int64_t i1 = 0; i1 < 33; ++i1) {
             // line 2: h = torch.relu(a + b)
-            const float h = nan_max(a[i0 * 33 + i1] + b[i0 * 33 + i1], 0.0f);
+            const float h = fx_maximum(a[i0 * 33 + i1] + b[i0 * 33 + i1], 0.0f);
             // line 3: y = torch.tanh(h) * h + 2
             out[i0 * 33 + i1] = fx_tanh(h) * h + 2.0f;
         }
@@ -31,6 +31,21 @@ extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restr
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+// _choose.f32: one of the two without a branch, which g++ would join with the next one
+FX_INLINE float fx_choose(bool condition, float yes, float no)
+{
+    uint32_t mask = 0u - (uint32_t)condition;
+    return fx_from_bits((fx_bits(yes) & mask) | (fx_bits(no) & ~mask));
+}
+
+// maximum.f32: NaN if either is
+FX_INLINE float fx_maximum(float a, float b)
+{
+    // If b is NaN, the comparison fails and gives it.
+    float result = a > b ? a : b;
+    return fx_choose(a != a, a, result);
+}
 
 // tanh.f32: x + x^3 P(x^2) up to 0.6, minimax of degree 4; 1 - 2 / (exp(2 |x|) + 1) beyond; 1.6 ulp
 FX_INLINE float fx_tanh(float x)
@@ -58,11 +73,4 @@ FX_INLINE float fx_tanh(float x)
     float far = 1.0f - 2.0f / (e + 1.0f);
     // Asked this way round, NaN takes the near side, which keeps it. A zero keeps its sign.
     return __builtin_copysignf(a >= 0.6f ? far : near, x);
-}
-
-// The greater of two numbers; NaN if either is.
-static inline float nan_max(float a, float b)
-{
-    const float greater = a > b ? a : b;
-    return a != a ? a : greater;
 }

@@ -29,7 +29,7 @@ extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restr
                 for (int64_t i0 = i0_line; i0 < i0_line + count; ++i0) {
                     marks[i0 - i0_line] = 0;
                     // line 2: h = torch.relu(a + b)
-                    const float h = nan_max(a[i0] + b[i0], 0.0f);
+                    const float h = fx_maximum(a[i0] + b[i0], 0.0f);
                     // line 3: y = torch.tanh(h) * h + 2
                     out[i0] = fx_tanh(h) * h + 2.0f;
                 }
@@ -49,6 +49,21 @@ extern "C" int pointwise_chain(const float* __restrict__ a, const float* __restr
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+// _choose.f32: one of the two without a branch, which g++ would join with the next one
+FX_INLINE float fx_choose(bool condition, float yes, float no)
+{
+    uint32_t mask = 0u - (uint32_t)condition;
+    return fx_from_bits((fx_bits(yes) & mask) | (fx_bits(no) & ~mask));
+}
+
+// maximum.f32: NaN if either is
+FX_INLINE float fx_maximum(float a, float b)
+{
+    // If b is NaN, the comparison fails and gives it.
+    float result = a > b ? a : b;
+    return fx_choose(a != a, a, result);
+}
 
 // tanh.f32: x + x^3 P(x^2) up to 0.6, minimax of degree 4; 1 - 2 / (exp(2 |x|) + 1) beyond; 1.6 ulp
 FX_INLINE float fx_tanh(float x)
@@ -88,13 +103,6 @@ template <typename T>
 static inline void interleave(const T& marks)
 {
     asm volatile("" : : "m"(marks));
-}
-
-// The greater of two numbers; NaN if either is.
-static inline float nan_max(float a, float b)
-{
-    const float greater = a > b ? a : b;
-    return a != a ? a : greater;
 }
 
 // Asks the memory for `count` elements from x on, so that they are there when their turn comes.

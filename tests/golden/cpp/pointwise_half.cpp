@@ -21,7 +21,7 @@ extern "C" int pointwise_chain(const fx_bf16* __restrict__ a, const fx_bf16* __r
             for (int64_t i1 = 0; i1 < 128; ++i1) {
                 // line 2: h = torch.relu(a + b)
                 const float total = fx_to_float(a[i0 * 128 + i1]) + fx_to_float(b[i0 * 128 + i1]);
-                const float h = nan_max(total, 0.0f);
+                const float h = fx_maximum(total, 0.0f);
                 out_f32[i1] = fx_tanh(h) * h + 2.0f;
             }
             fx_to_halves(&out[i0 * 128], out_f32, 128);
@@ -36,6 +36,21 @@ extern "C" int pointwise_chain(const fx_bf16* __restrict__ a, const fx_bf16* __r
 
 FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+// _choose.f32: one of the two without a branch, which g++ would join with the next one
+FX_INLINE float fx_choose(bool condition, float yes, float no)
+{
+    uint32_t mask = 0u - (uint32_t)condition;
+    return fx_from_bits((fx_bits(yes) & mask) | (fx_bits(no) & ~mask));
+}
+
+// maximum.f32: NaN if either is
+FX_INLINE float fx_maximum(float a, float b)
+{
+    // If b is NaN, the comparison fails and gives it.
+    float result = a > b ? a : b;
+    return fx_choose(a != a, a, result);
+}
 
 // tanh.f32: x + x^3 P(x^2) up to 0.6, minimax of degree 4; 1 - 2 / (exp(2 |x|) + 1) beyond; 1.6 ulp
 FX_INLINE float fx_tanh(float x)
@@ -103,11 +118,4 @@ FX_INLINE void fx_to_halves(fx_bf16* to, const float* from, int64_t count)
     if (__builtin_expect(subnormal != 0, 0)) k = 0;
 #endif
     for (; k < count; ++k) to[k] = fx_to_bf16(from[k]);
-}
-
-// The greater of two numbers; NaN if either is.
-static inline float nan_max(float a, float b)
-{
-    const float greater = a > b ? a : b;
-    return a != a ? a : greater;
 }

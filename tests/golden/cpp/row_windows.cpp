@@ -24,10 +24,10 @@ extern "C" int row_windows(const float* __restrict__ x, float* __restrict__ out,
             #pragma GCC unroll UNROLL
             #pragma GCC ivdep
             for (int64_t i1 = 0; i1 < 56; ++i1) {
-                out[i0 * 56 + i1] = nan_max(x_even[i1 + 1], nan_max(x_odd[i1], x_even[i1]));
+                out[i0 * 56 + i1] = nan_max(x_even[i1 + 1], fx_maximum(x_odd[i1], x_even[i1]));
             }
         }
-        out[i0 * 56] = nan_max(x[i0 * 112 + 113], nan_max(x[i0 * 112 + 112], -INFINITY));
+        out[i0 * 56] = nan_max(x[i0 * 112 + 113], fx_maximum(x[i0 * 112 + 112], -INFINITY));
     }
     return 0;
 }
@@ -35,6 +35,26 @@ extern "C" int row_windows(const float* __restrict__ x, float* __restrict__ out,
 // ---- helpers.h: the functions that the kernel calls ----
 
 #define INFINITY __builtin_inff()
+#define FX_INLINE static inline __attribute__((always_inline))
+
+FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+// _choose.f32: one of the two without a branch, which g++ would join with the next one
+FX_INLINE float fx_choose(bool condition, float yes, float no)
+{
+    uint32_t mask = 0u - (uint32_t)condition;
+    return fx_from_bits((fx_bits(yes) & mask) | (fx_bits(no) & ~mask));
+}
+
+// maximum.f32: NaN if either is
+FX_INLINE float fx_maximum(float a, float b)
+{
+    // If b is NaN, the comparison fails and gives it.
+    float result = a > b ? a : b;
+    return fx_choose(a != a, a, result);
+}
+
 // The greater of two numbers; NaN if either is.
 static inline float nan_max(float a, float b)
 {

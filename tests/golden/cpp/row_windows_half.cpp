@@ -28,12 +28,12 @@ extern "C" int row_windows(const fx_f16* __restrict__ x, fx_f16* __restrict__ ou
                 #pragma GCC unroll UNROLL
                 #pragma GCC ivdep
                 for (int64_t i1 = 0; i1 < 56; ++i1) {
-                    out_f32[i1] = nan_max(x_even[i1 + 1], nan_max(x_odd[i1], x_even[i1]));
+                    out_f32[i1] = nan_max(x_even[i1 + 1], fx_maximum(x_odd[i1], x_even[i1]));
                 }
                 fx_to_halves(&out[i0 * 56], out_f32, 56);
             }
         }
-        const float larger = nan_max(fx_to_float(x[i0 * 112 + 112]), -INFINITY);
+        const float larger = fx_maximum(fx_to_float(x[i0 * 112 + 112]), -INFINITY);
         const float y = nan_max(fx_to_float(x[i0 * 112 + 113]), larger);
         out[i0 * 56] = fx_to_f16(y);
     }
@@ -45,14 +45,29 @@ extern "C" int row_windows(const fx_f16* __restrict__ x, fx_f16* __restrict__ ou
 #define INFINITY __builtin_inff()
 #define FX_INLINE static inline __attribute__((always_inline))
 
+FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+// _choose.f32: one of the two without a branch, which g++ would join with the next one
+FX_INLINE float fx_choose(bool condition, float yes, float no)
+{
+    uint32_t mask = 0u - (uint32_t)condition;
+    return fx_from_bits((fx_bits(yes) & mask) | (fx_bits(no) & ~mask));
+}
+
+// maximum.f32: NaN if either is
+FX_INLINE float fx_maximum(float a, float b)
+{
+    // If b is NaN, the comparison fails and gives it.
+    float result = a > b ? a : b;
+    return fx_choose(a != a, a, result);
+}
+
 struct fx_f16 {
     uint16_t bits;
     // g++ 12 leaves a loop that copies the whole of a struct as it is: no vectors.
     fx_f16& operator=(const fx_f16& x) { bits = x.bits; return *this; }
 };
-
-FX_INLINE uint32_t fx_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
-FX_INLINE float fx_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
 
 // to_f16.f32: to nearest, ties to even; exact rounding
 FX_INLINE fx_f16 fx_to_f16(float x)

@@ -90,8 +90,9 @@ FX_INLINE double fx_log_split(double x, double& e)
 {
     // A subnormal is scaled up first.
     bool tiny = x < 0x1p-1022;
-    uint64_t bits = fx_bits(tiny ? x * 0x1p54 : x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+    double scaled = tiny ? x * 0x1p54 : x;
     double bias = tiny ? 0x1p52 + 1077.0 : 0x1p52 + 1023.0;
+    uint64_t bits = fx_bits(scaled) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
     e = fx_from_bits((bits >> 52) | 0x4330000000000000u) - bias;
     return fx_from_bits((bits & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
 }

@@ -32,10 +32,10 @@ def softmax(
     col = tl.arange(0, RBLOCK)[None, :].to(INDEX)
     col_inside = col < s1
     # line 4: y = torch.softmax(x, -1)
-    x = tl.where(
+    x = tl.load(
+        x_ptr + s1 * row + col,
         row_inside & col_inside,
-        tl.load(x_ptr + s1 * row + col, row_inside & col_inside),
-        tl.cast(-float("inf"), tl.float16),
+        other=-float("inf"),
     ).to(tl.float32)
     x_max = tl.reduce(x, 1, maximum, keep_dims=True)
     exp = libdevice.fast_expf(x - x_max)

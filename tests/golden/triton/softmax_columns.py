@@ -63,10 +63,10 @@ def softmax_part1(
     for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         row = split * CHUNK + start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 700
-        x = tl.where(
+        x = tl.load(
+            x_ptr + row * 140 + col,
             col_inside & row_inside,
-            tl.load(x_ptr + row * 140 + col, col_inside & row_inside),
-            tl.cast(-float("inf"), tl.float16),
+            other=-float("inf"),
         ).to(tl.float32)
         running_max, running_total = online_sum_columns(running_max, running_total, x, GROUP)
     x_max = tl.reduce(running_max, 0, maximum, keep_dims=True)
@@ -127,10 +127,10 @@ def softmax(
     for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         row = (split + 1) * CHUNK - RBLOCK - start + tl.arange(0, RBLOCK)[:, None]
         row_inside = row < 700
-        x = tl.where(
+        x = tl.load(
+            x_ptr + row * 140 + col,
             col_inside & row_inside,
-            tl.load(x_ptr + row * 140 + col, col_inside & row_inside),
-            tl.cast(-float("inf"), tl.float16),
+            other=-float("inf"),
         ).to(tl.float32)
         y = libdevice.fast_expf(x - x_max) * (1.0 / exp_sum)
         tl.store(out_ptr + row * 140 + col, y, col_inside & row_inside)

@@ -59,11 +59,7 @@ def softmax_part1(
     for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         col = split * CHUNK + start + tl.arange(0, RBLOCK)
         col_inside = col < 70000
-        x = tl.where(
-            col_inside,
-            tl.load(x_ptr + row * 70000 + col, col_inside),
-            tl.cast(-float("inf"), tl.float16),
-        ).to(tl.float32)
+        x = tl.load(x_ptr + row * 70000 + col, col_inside, other=-float("inf")).to(tl.float32)
         running_max, running_total = online_sum_grouped(running_max, running_total, x, 8)
     x_max = tl.reduce(running_max, 0, maximum)
     tl.store(max_parts + split * 2 + row, x_max)
@@ -95,11 +91,7 @@ def softmax(
     for start in tl.range(0, CHUNK, RBLOCK, num_stages=NUM_STAGES, loop_unroll_factor=UNROLL):
         col = (split + 1) * CHUNK - RBLOCK - start + tl.arange(0, RBLOCK)
         col_inside = col < 70000
-        x = tl.where(
-            col_inside,
-            tl.load(x_ptr + row * 70000 + col, col_inside),
-            tl.cast(-float("inf"), tl.float16),
-        ).to(tl.float32)
+        x = tl.load(x_ptr + row * 70000 + col, col_inside, other=-float("inf")).to(tl.float32)
         y = libdevice.fast_expf(x - x_max) * (1.0 / exp_sum)
         tl.store(out_ptr + row * 70000 + col, y, col_inside)
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import fusec
+from fusec.ir.index import Expr, Symbol
+from fusec.targets.triton.plan.choice import Choice, Knob
 from fusec.targets.triton.text.expressions import Text
-from fusec.targets.triton.text.masked_load import masked_load
+from fusec.targets.triton.text.masked_load import knows_masks, masked_load
 from fusec.targets.triton.toolchain.cross_compile import artifacts
 
 INFINITY = Text('-float("inf")')
@@ -21,6 +23,21 @@ def test_only_negative_numbers_of_float16_are_chosen_apart() -> None:
     assert masked_load("p", "inside", Text("2.0"), torch.float16).source.count("other=") == 1
     assert masked_load("p", "", INFINITY, torch.float16).source == 'tl.load(p, other=-float("inf"))'
     assert masked_load("p", "inside", None, torch.float16).source == "tl.load(p, inside)"
+
+
+def test_masks_are_known_in_short_loops_that_steps_do_not_divide() -> None:
+    def known(kind: str, size: Expr) -> bool:
+        knobs = (Knob("RBLOCK", 16, (4, 16, 64), ""),)
+        return knows_masks(Choice(kind, (), (), knobs=knobs), size)
+
+    assert known("looped", Expr.of(102))
+    assert known("persistent", Expr.of(102))
+    assert known("looped", Expr.of(63))
+    assert known("looped", Expr.of(16 * 64 - 1))
+    assert not known("looped", Expr.of(64))
+    assert not known("looped", Expr.of(16 * 64 + 1))
+    assert not known("split", Expr.of(102))
+    assert not known("persistent", Expr.of(Symbol("s", "size")))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -354,7 +354,8 @@ class Block:
             padding = self.kernel.padding
             padded = padding is not None and node in padding.loads
             outside = Text(self._padded(node)) if padded else None
-            load = masked_load(address, mask, outside, node.dtype)
+            known = self.kernel.knows_masks
+            load = masked_load(address, mask, outside, node.dtype, known=known)
             return Text(f"{load.source}{line.spread(2)}")
         odd, policy = self.kernel.odd, self.kernel.evict.get((self.number, node.buffer))
         if odd is not None and odd.row.is_read_by(node, self.kernel.buffers, self.kernel.tile):
@@ -377,7 +378,9 @@ class Block:
             other = Text(self._padded(node))
         varies = any(d.place >= 0 for d in dims)
         mask = " & ".join(dict.fromkeys(conditions))
-        return masked_load(address, mask, other, node.dtype, policy or "" if varies else "")
+        policy = policy or "" if varies else ""
+        known = self.kernel.knows_masks or node.mask is not None
+        return masked_load(address, mask, other, node.dtype, policy, known)
 
     def _outside(self, node: Load) -> str:
         """Return what a load is to yield outside of its row."""

@@ -21,6 +21,7 @@ from fusec.targets.triton.text import reductions as rt
 from fusec.targets.triton.text.expressions import Needs
 from fusec.targets.triton.text.helpers import HELPERS
 from fusec.targets.triton.text.kernel_writer import KernelWriter
+from fusec.targets.triton.text.masked_load import knows_masks
 from fusec.targets.triton.text.names import favorite_names
 from fusec.targets.triton.text.writer import Writer
 
@@ -172,6 +173,11 @@ class File:
             pairs={load: pair for pair in pairs for load in pair.loads},
             store_pairs=store_pairs,
             step=next((k.value for k in self.choice.knobs if k.name == "RBLOCK"), 0),
+            knows_masks=(
+                tile.inner is None
+                or tile.walk is not None
+                or knows_masks(self.choice, tile.inner.size)
+            ),
         )
 
 

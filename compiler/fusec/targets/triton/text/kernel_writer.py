@@ -46,6 +46,7 @@ class KernelWriter:
         access: Elements of a 16-byte access, where running values are shared by ``GROUP`` rows.
         odd: How a loop reads rows that begin anywhere; None where there are none.
         views: Buffers of bytes as buffers of words.
+        knows_masks: Whether the mask of a lane may be known to be false as the kernel is compiled.
     """
 
     tile: Tile
@@ -70,6 +71,7 @@ class KernelWriter:
     access: int = 0
     odd: OddLoop | None = None
     views: frozenset[str] = frozenset()
+    knows_masks: bool = True
 
     @functools.cached_property
     def reach(self) -> list[Expr]:

@@ -93,7 +93,7 @@ def replace_values(body: Body, replaced: Replacement) -> Body:
         new.source = node.source
         done[node] = new
     stores = tuple(replace(store, value=done[store.value]) for store in body.stores)
-    return replace(body, stores=stores)
+    return replace(body, stores=stores, companions=tuple(done[each] for each in body.companions))
 
 
 def one_plus(node: Node, uses: Counter[Node]) -> Op | None:

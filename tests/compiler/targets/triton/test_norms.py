@@ -119,3 +119,19 @@ def test_a_variance_of_what_a_softmax_yields(
     results = fusec.compile(function, target="triton", tuned=False)(x)
     for result, expected in zip(results, function(x.double()), strict=True):
         torch.testing.assert_close(result.double(), expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["gelu", "silu", "softplus"])
+def test_a_variance_of_what_is_written_in_a_form_of_its_own(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEC_STRICT", "1")
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return getattr(torch.nn.functional, name)(x).var(0)
+
+    x = torch.randn(300, 20).to(dtype)
+    result = fusec.compile(function, target="triton", tuned=False)(x)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(result.double(), function(x.double()), atol=0, rtol=tolerance)

@@ -188,3 +188,76 @@ def test_what_asks_for_no_such_gradient_is_compiled(function: Function) -> None:
         given = [torch.linspace(0, 1, 4).requires_grad_() for _ in range(2)]
         torch.testing.assert_close(compiled(given[0]), function(given[1]))
     assert not compiled.fallbacks
+
+
+Results = tuple[torch.Tensor, torch.Tensor]
+
+
+def kept_and_stored(a: torch.Tensor, c: torch.Tensor) -> Results:
+    first = a * 3
+    second = c - c
+    second.retain_grad()
+    second[..., :1] = 0.5
+    return first, second
+
+
+def kept_and_multiplied(a: torch.Tensor, c: torch.Tensor) -> Results:
+    first = a * 3
+    second = c * 2
+    second.retain_grad()
+    second.mul_(2)
+    return first, second
+
+
+def kept_and_added(a: torch.Tensor, c: torch.Tensor) -> Results:
+    first = a * 3
+    second = c * 2
+    second.retain_grad()
+    second += 1
+    return first, second
+
+
+def kept_elsewhere(a: torch.Tensor, c: torch.Tensor) -> Results:
+    def keep(value: torch.Tensor) -> None:
+        value.retain_grad()
+        value.mul_(2)
+
+    first = a * 3
+    second = c * 2
+    keep(second)
+    return first, second
+
+
+@pytest.mark.parametrize(
+    "function", [kept_and_stored, kept_and_multiplied, kept_and_added, kept_elsewhere]
+)
+def test_what_keeps_its_gradient_may_be_updated(function: Callable[..., Results]) -> None:
+    """The second result of a graph: an internal error of torch's, or the end of the process."""
+
+    def found(called: Callable[..., Results]) -> list[torch.Tensor | None]:
+        torch.manual_seed(0)
+        a, c = torch.randn(4, 8, requires_grad=True), torch.randn(8, 4, requires_grad=True)
+        results = called(a, c)
+        torch.autograd.backward(results, [torch.cos(r.detach()) for r in results])
+        return [*results, a.grad, c.grad, results[1].grad]
+
+    torch._dynamo.reset()
+    wanted = found(function)
+    compiled = fusec.compile(function)
+    for _ in range(2):
+        for result, expected in zip(found(compiled), wanted, strict=True):
+            assert result is not None
+            torch.testing.assert_close(result, expected)
+
+
+def test_what_keeps_its_gradient_stays_compiled_if_nothing_updates_it() -> None:
+    def function(a: torch.Tensor, c: torch.Tensor) -> Results:
+        first = a * 3
+        second = c * 2
+        second.retain_grad()
+        return first, second
+
+    torch._dynamo.reset()
+    compiled = fusec.compile(function)
+    compiled(torch.randn(3, requires_grad=True), torch.randn(4, requires_grad=True))
+    assert not compiled.graphs[0].fallback

@@ -5,6 +5,11 @@
 function of autograd's, and what flows from ``y`` to ``h`` stays within its backward graph: the hook
 does not see it, and no error says so.  In every backend the gradients are silently others than
 eager's.  What stands behind the break is known while the graph is compiled.
+
+A result that keeps its gradient and is then updated ends the process, or is an internal error of
+torch's (2.11 and 2.13), if it is not the first result of its function of autograd's: what keeps it
+is moved to the node that updates, and is looked for under the place that the tensor has there.
+Each operator of eager's has a node of its own.
 """
 
 from __future__ import annotations
@@ -19,14 +24,26 @@ from fusec.capture.gradients.behind_breaks import behind_the_break, called_in, e
 from fusec.capture.gradients.result_modes import UnknownHistory, history, results_of
 
 _ASKS = frozenset(["register_hook", "retain_grad", "register_multi_grad_hook"])
+# Of CPython's binary operators: the first that updates, "+=" (Include/opcode.h, 3.11 to 3.14).
+_FIRST_IN_PLACE = 13
 _DEPTH = 3  # how far functions are followed that are called behind the break
 
 
 def misses_gradients(module: fx.GraphModule) -> str:
     """Return why a captured graph has to run in eager for what is asked of its results later."""
-    if not ends_at_a_break(module) or not _is_of_another(module):
+    if not ends_at_a_break(module):
+        return ""
+    of_another, several = _is_of_another(module), _has_several(module)
+    if not of_another and not several:
         return ""
     asked = _asked_later()
+    if several and asked == "retain_grad" and _updates_later():
+        return (
+            "retain_grad stands behind the graph break that ends it, and an update, which autograd "
+            "cannot do to a result of several: put it in front of the break, or mend the break"
+        )
+    if not of_another:
+        return ""
     return asked and (
         f"{asked} stands behind the graph break that ends it, and would miss what flows from "
         "one result to another: put it in front of the break, or mend the break"
@@ -51,6 +68,26 @@ def _is_of_another(module: fx.GraphModule) -> bool:
         seen.add(function)
         waiting += [f for f, _ in function.next_functions]
     return False
+
+
+def _has_several(module: fx.GraphModule) -> bool:
+    """Whether several results of a graph want gradients."""
+    return sum(value.requires_grad for value in results_of(module).values()) > 1
+
+
+def _updates_later() -> bool:
+    """Whether something is updated in place where TorchDynamo goes on, as far as names tell."""
+    behind = behind_the_break()
+    return behind is not None and any(map(_may_update, behind.instructions))
+
+
+def _may_update(instruction: Any) -> bool:
+    name = instruction.argval
+    if isinstance(name, str) and name.endswith("_") and not name.endswith("__"):
+        return True
+    if instruction.opname == "BINARY_OP":
+        return bool((instruction.arg or 0) >= _FIRST_IN_PLACE)
+    return bool(instruction.opname == "STORE_SUBSCR")
 
 
 def _asked_later() -> str:

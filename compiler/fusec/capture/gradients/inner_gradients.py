@@ -24,8 +24,9 @@ from fusec.capture.gradients.behind_breaks import behind_the_break, called_in, e
 from fusec.capture.gradients.result_modes import UnknownHistory, history, results_of
 
 _ASKS = frozenset(["register_hook", "retain_grad", "register_multi_grad_hook"])
-# Of CPython's binary operators: the first that updates, "+=" (Include/opcode.h, 3.11 to 3.14).
-_FIRST_IN_PLACE = 13
+# Of CPython's binary operators: those that update, "+=" to "^=" (Include/opcode.h); 3.14 has
+# subscripts behind them.
+_IN_PLACE = range(13, 26)
 _DEPTH = 3  # how far functions are followed that are called behind the break
 
 
@@ -86,7 +87,7 @@ def _may_update(instruction: Any) -> bool:
     if isinstance(name, str) and name.endswith("_") and not name.endswith("__"):
         return True
     if instruction.opname == "BINARY_OP":
-        return bool((instruction.arg or 0) >= _FIRST_IN_PLACE)
+        return instruction.arg in _IN_PLACE
     return bool(instruction.opname == "STORE_SUBSCR")
 
 

@@ -18,7 +18,7 @@ from fusec.codegen.common.signatures import argument_buffers, body_sizes
 from fusec.compiled.calls import GraphCalls
 from fusec.compiled.part import CompiledPart
 from fusec.graph.simplify.attention_blocks import listed_inputs
-from fusec.ir.interpret import run_body
+from fusec.ir.interpret import Evaluator, run_body
 from fusec.kernel import Kernel
 from fusec.kernel_source import Runnable, simulation
 from fusec.lower.names import in_full, traced_name
@@ -228,6 +228,9 @@ def check_edit(
             kinds=("similar",) if interpreted else KINDS,
             build=lambda t: _library(kernel, t),
             interpret=lambda t, s, p: interpret_kernel(part, kernel, t, s, p),
+            reorder=lambda t, s, evaluate: interpret_kernel(
+                part, kernel, t, s, torch.float64, evaluate
+            ),
             generated=build_runnable(kernel, kernel.generated.text),
             timed=timed,
             kept=kept,
@@ -284,6 +287,9 @@ def _check_small(
         # Its own sizes are what Triton's front end is to see.
         build=lambda _: _library(kernel, text),
         interpret=interpret(chosen),
+        reorder=lambda t, s, evaluate: interpret_kernel(
+            part, chosen, t, s, torch.float64, evaluate
+        ),
         generated=generated,
         timed=False,
         trust=trust,
@@ -332,6 +338,7 @@ def interpret_kernel(
     tensors: Sequence[torch.Tensor],
     sizes: Sequence[int],
     precision: torch.dtype | None,
+    evaluate: type[Evaluator] = Evaluator,
 ) -> list[torch.Tensor]:
     """Run a kernel's loop-level IR by eager operators; return what it writes."""
     program = part.state.scheduled
@@ -344,7 +351,7 @@ def interpret_kernel(
             tensor.shape, tensor.stride(), dtype=raised, device=tensor.device
         )
         given[name] = copy_.copy_(tensor)
-    run_body(kernel.body, given, dict(zip(symbols, sizes, strict=True)), precision)
+    run_body(kernel.body, given, dict(zip(symbols, sizes, strict=True)), precision, evaluate)
     return [
         given[name]
         for name, argument in zip(names, kernel.signature.arguments, strict=True)

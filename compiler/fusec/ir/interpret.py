@@ -26,7 +26,17 @@ class CheckFailed(IndexError):
     """A run-time check of a body failed (an index out of range, say)."""
 
 
-class _Evaluator:
+class Evaluator:
+    """The values of a body's nodes, each a tensor over all its loops.
+
+    Args:
+        body: What to evaluate.
+        tensors: By buffer name.
+        sizes: Of the symbolic sizes.
+        precision: As in ``run_body``.
+        device: Where.
+    """
+
     def __init__(
         self,
         body: Body,
@@ -46,11 +56,13 @@ class _Evaluator:
             self.values[id(node)] = self.compute(node)
 
     def size(self, expr: Expr) -> int:
+        """Return a size's value."""
         result = expr.evaluate(lambda s: self.sizes[s])
         assert isinstance(result, int)
         return result
 
     def symbol(self, symbol: Symbol) -> torch.Tensor | int:
+        """Return a symbol's value; an axis's are all its positions."""
         if symbol.kind == "size":
             return self.sizes[symbol]
         if symbol.kind == "indirect":
@@ -61,6 +73,7 @@ class _Evaluator:
         return torch.arange(self.extents[position], device=self.device).reshape(shape)
 
     def index(self, expr: Expr) -> torch.Tensor:
+        """Return an index expression's values."""
         result = expr.evaluate(self.symbol)
         if isinstance(result, torch.Tensor):
             return result
@@ -68,9 +81,11 @@ class _Evaluator:
         return torch.full(shape, int(result), dtype=torch.int64, device=self.device)  # type: ignore[call-overload]
 
     def real(self, dtype: torch.dtype) -> torch.dtype:
+        """Return the type that is computed in where a node says ``dtype``."""
         return self.precision if self.precision and dtype.is_floating_point else dtype
 
     def compute(self, node: Node) -> torch.Tensor:
+        """Return a node's values, from those of its arguments."""
         args = [self.values[id(arg)] for arg in node.args]
         dtype = self.real(node.dtype)
         if isinstance(node, Const):
@@ -98,6 +113,7 @@ class _Evaluator:
         return result if result.dtype == dtype else result.to(dtype)
 
     def load(self, node: Load) -> torch.Tensor:
+        """Return what a node loads."""
         tensor = self.tensors[node.buffer]
         index = [self.index(e) for e in node.index]
         if node.mask is None:
@@ -117,6 +133,7 @@ class _Evaluator:
         return value.to(self.real(node.dtype))
 
     def scan(self, node: Scan, value: torch.Tensor) -> torch.Tensor:
+        """Scan a value along its node's axis."""
         dim = self.axes.index(node.axis)
         shape = list(value.shape)
         shape[dim] = self.extents[dim]
@@ -151,6 +168,7 @@ class _Evaluator:
         return total.reshape([self.extents[d] if d in result else 1 for d in dims])
 
     def reduce(self, node: Reduce, value: torch.Tensor) -> torch.Tensor:
+        """Reduce a value over its node's axes, which stay with one element each."""
         dims = [self.axes.index(axis) for axis in node.axes]
         shape = list(value.shape)
         for dim in dims:
@@ -194,18 +212,20 @@ def run_body(
     tensors: Mapping[str, torch.Tensor],
     sizes: Mapping[Symbol, int] | None = None,
     precision: torch.dtype | None = None,
+    evaluate: type[Evaluator] = Evaluator,
 ) -> None:
     """Execute ``body`` on ``tensors`` (by buffer name), writing into its output buffers.
 
     With ``precision`` (``torch.float64``), floating-point inputs may be of that dtype and the
-    outputs should be, so that no rounding to the buffers' own types occurs.
+    outputs should be, so that no rounding to the buffers' own types occurs. ``evaluate`` is what
+    works the nodes out.
 
     Raises:
         CheckFailed: A run-time check failed, as eager would raise IndexError.
     """
     names = body.writes() + body.reads()
     device = tensors[names[0]].device if names else torch.device("cpu")
-    evaluator = _Evaluator(body, tensors, sizes or {}, precision, device)
+    evaluator = evaluate(body, tensors, sizes or {}, precision, device)
     if 0 in evaluator.extents[: len(body.axes)]:
         return
     results = []
@@ -240,7 +260,7 @@ def body_values(
         precision: As in ``run_body``.
     """
     device = next(iter(tensors.values())).device if tensors else torch.device("cpu")
-    evaluator = _Evaluator(body, tensors, sizes or {}, precision, device)
+    evaluator = Evaluator(body, tensors, sizes or {}, precision, device)
     return {node: evaluator.values[id(node)] for node in body.nodes()}
 
 
@@ -252,7 +272,7 @@ class Along:
     """
 
     def __init__(self, axis: Symbol) -> None:
-        self._evaluator = _Evaluator(Body((axis,), (), ()), {}, {}, None, torch.device("cpu"))
+        self._evaluator = Evaluator(Body((axis,), (), ()), {}, {}, None, torch.device("cpu"))
         # their ids are the evaluator's keys
         self._nodes: dict[Node, torch.Tensor] = {}
 
@@ -392,6 +412,7 @@ def run_program(
 __all__ = [
     "Along",
     "CheckFailed",
+    "Evaluator",
     "body_values",
     "extern_results",
     "run_body",

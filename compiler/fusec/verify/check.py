@@ -45,6 +45,7 @@ from fusec.verify.timing import TooGoodToBeTrue
 from fusec.verify.trials.candidate import Build, Candidate, Refused
 from fusec.verify.trials.inputs import Kind
 from fusec.verify.trials.made_trials import make_trials, named_trials, unseen
+from fusec.verify.trials.other_orders import Reorder
 from fusec.verify.trials.patterns import PATTERNS
 from fusec.verify.trials.references import Interpret, KeptTrials, LeftOut, ReferencedCase
 from fusec.verify.trials.variations import spread_out
@@ -83,6 +84,7 @@ def check_kernel(
     trust: bool = False,
     sanitize: bool = False,
     meanwhile: Callable[[], object] | None = None,
+    reorder: Reorder | None = None,
 ) -> Verdict:
     """Check ``text`` in place of ``kernel``'s source.
 
@@ -105,10 +107,12 @@ def check_kernel(
         trust: Whether it may ask of the process what a kernel may not: see ``binary``.
         sanitize: Whether the sanitizers that there are shall look at it, too: see ``sanitize``.
         meanwhile: What else the caller has to do while the compiler runs.
+        reorder: Runs that IR in float64 by another evaluator of it, whose sums are off by as much
+            as those of another order are (``other_orders``).
     """
     started = time.perf_counter()
     try:
-        candidate = Candidate(kernel, text, build, interpret, generated, timeout, threads)
+        candidate = Candidate(kernel, text, build, interpret, generated, timeout, threads, reorder)
         _check_text(candidate, trust=trust)
         verdict = _check(
             candidate,

@@ -23,7 +23,7 @@ from fusec.verify.isolation import sandbox
 from fusec.verify.isolation.sandbox import Endured, KernelText, RunResult
 from fusec.verify.timing import copied_bytes, fresh_tensors, too_good, traffic, written
 from fusec.verify.trials.candidate import Candidate, Refused
-from fusec.verify.trials.conditioning import LEVEL, explained_by_rounding, has_sums, only_adds
+from fusec.verify.trials.conditioning import explained_by_rounding
 from fusec.verify.trials.made_trials import generated_takes, teams
 from fusec.verify.trials.references import ReferencedCase, References, no_memory
 
@@ -178,7 +178,9 @@ class Judge:
             *found.elsewhere,
         ):
             figures = like.references.compare(self.candidate.names, outputs, figures=False)
-            if not all(figure.ok for figure in figures):
+            if not all(figure.ok for figure in figures) and not explained_by_rounding(
+                self.candidate, like, outputs
+            ):
                 result = replace(found.result, outputs=outputs)
                 raise Refused(self.wrong(figures, result, label))
         if found.times is not None:
@@ -204,16 +206,8 @@ class Judge:
         if trial.doubtful and not generated_takes(self.candidate, trial):
             return  # nobody says that such a call can be made
         made_up = trial.kind not in (None, "similar")
-        body = self.candidate.kernel.body
-        adds = only_adds(body, trial.case.tensors)
-        if (
-            result.ok
-            and (trial.kind in LEVEL or adds)
-            and explained_by_rounding(
-                trial.references, result.outputs, sums=adds and has_sums(body)
-            )
-        ):
-            return  # what is left is how each formula rounds
+        if result.ok and explained_by_rounding(self.candidate, trial, result.outputs):
+            return
         if (
             made_up
             and verdict.stage == "wrong"

@@ -9,6 +9,7 @@ would have to round is changed by about as much, at random (Monte Carlo arithmet
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,6 +46,11 @@ _WITHIN = {
 # rounding changes; of the others more, so that few runs find where comparing hangs on a hair.
 _UNITS_HALF = 1.0
 _UNITS = 4.0
+# Numbers that are added one by one, as a person writes it, are off by as much as the root of how
+# many they are says: of the partial sums that long sums have, each is rounded. By how much the
+# above is more then, as a part of that root, and of how many numbers at most.
+_IN_TURN = 1 / 6
+_MOST_TERMS = 1 << 16
 # Before a cast, in units of what it gives: functions need not be more exact than that there
 # (``exp_for_half``), and where a hair decides is to be found in a few runs.
 _UNITS_CAST = 1 / 16
@@ -114,7 +120,8 @@ class ExactGraph(fx.Interpreter):
         if self._noise is None:
             return result
         if isinstance(result, torch.Tensor):
-            return self._noisy(result, values[0].dtype, given, in_place=_in_place(name))
+            times = _times_in_turn(n) if name in _SUMS else 1.0
+            return self._noisy(result, values[0].dtype, given, times, in_place=_in_place(name))
         if type(result) not in (tuple, list):
             return result
         kept = iter([self._noisy(t, v.dtype, given) for t, v in zip(found, values, strict=True)])
@@ -125,6 +132,7 @@ class ExactGraph(fx.Interpreter):
         value: torch.Tensor,
         dtype: torch.dtype,
         given: Sequence[torch.Tensor],
+        times: float = 1.0,
         *,
         in_place: bool = False,
     ) -> torch.Tensor:
@@ -135,7 +143,7 @@ class ExactGraph(fx.Interpreter):
         shared = any(memory == t.untyped_storage().data_ptr() for t in given)
         if shared and not in_place:
             return value
-        units = _UNITS_HALF if dtype in _HALVES else _UNITS
+        units = _UNITS_HALF if dtype in _HALVES else _UNITS * times
         changed = self._changed(value, dtype, units * torch.finfo(dtype).eps)
         if not shared:
             return changed
@@ -150,11 +158,12 @@ class ExactGraph(fx.Interpreter):
         epsilon = torch.finfo(_wide(dtype)).eps
         if dtype in _HALVES and torch.float32 in types:
             epsilon = torch.finfo(dtype).eps  # autocast rounds them first
+        units = _UNITS * _times_in_turn(node)
 
         def change(value: object) -> object:
             if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
                 return value
-            return value + self._drawn(value) * value.abs() * _UNITS * epsilon
+            return value + self._drawn(value) * value.abs() * units * epsilon
 
         changed: tuple[Any, dict[str, Any]] = _mapped(change, (args, kwargs))
         return changed
@@ -189,6 +198,14 @@ class ExactGraph(fx.Interpreter):
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """Return the type that is computed in."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _times_in_turn(node: fx.Node) -> float:
+    """Return how many times as far off a sum is whose terms are added one by one; 1 for few."""
+    given = [v.numel() for source in node.all_input_nodes for v in _values(source)]
+    made = max(1, _values(node)[0].numel())
+    terms = min(max(given, default=0) // made, _MOST_TERMS)
+    return max(1.0, math.sqrt(terms) * _IN_TURN)
 
 
 def _name(node: fx.Node) -> str:

@@ -17,6 +17,7 @@ from fusec.target_api.registry import find_target
 from fusec.verify.isolation import sandbox
 from fusec.verify.isolation.layout import Case
 from fusec.verify.isolation.sandbox import RunResult
+from fusec.verify.trials.other_orders import Reorder
 from fusec.verify.trials.references import Interpret, ReferencedCase
 from fusec.verify.trials.variations import evaluated
 
@@ -53,6 +54,7 @@ class Candidate:
     generated: Runnable | None
     timeout: float | None
     threads: int | None
+    reorder: Reorder | None = None
 
     @property
     def names(self) -> list[str]:

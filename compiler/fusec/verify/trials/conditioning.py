@@ -5,37 +5,48 @@ right, leaves something else, and neither has a digit of what it is held against
 as much where the inputs change in their last digits is no mistake.  Nor are roundings that all go
 one way, as those of a sum of equal numbers do.
 Where a kernel does nothing but add and multiply this holds for all inputs: eager may have had luck
-with a sum, and another order of it is right.
+with a sum, and another order of it is right. Of other kernels what their sums alone may be off by
+is propagated (``other_orders``).
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from fusec.ir.body import Body
-from fusec.ir.node import Const, Load, Node, Op, Reduce, Scan
+from fusec.ir.node import Const, Dot, Load, Node, Op, Reduce, Scan
+from fusec.verify.trials.other_orders import with_other_orders
 
 if TYPE_CHECKING:
-    from fusec.verify.trials.references import References
+    from fusec.verify.trials.candidate import Candidate
+    from fusec.verify.trials.references import ReferencedCase, References
+
+# How inputs are changed: by chance, all further from zero, all larger.
+_How = Literal["chance", "scaled", "shifted"]
 
 # Kinds of input in which differences and variances are zero.
-LEVEL = frozenset({"constant", "ones", "equal rows"})
+_LEVEL = frozenset({"constant", "ones", "equal rows"})
+# Those that are drawn, so that the roundings of their sums are as if by chance; in others many
+# terms are equal, or few are nearly all of the sum.
+_DRAWN_KINDS = frozenset({None, "similar", "ordinary", "wide", "unit", "negative", "positive"})
 _WIDE = frozenset({torch.float32, torch.float64})
 _ADD = frozenset({"add", "sub", "mul", "neg"})
-_DRAWN = 3
+_DRAWN = 2
 # By how many roundings of float32 inputs are off, as a sum of some hundred may be, and how many
 # times what that does a result may be off.
 _ROUNDINGS = 16.0
 # The same of roundings that all go one way, as of a thousand equal numbers added one by one.
 _ONE_WAY = 64.0
 _TIMES = 2.0
+# In how many runs sums are off, each in either direction.
+_ORDERS = 3
 
 
-def only_adds(body: Body | None, tensors: Sequence[torch.Tensor]) -> bool:
+def _only_adds(body: Body | None, tensors: Sequence[torch.Tensor]) -> bool:
     """Whether a kernel does nothing but add and multiply: no step magnifies what it rounds."""
     wide = all(tensor.dtype in _WIDE for tensor in tensors)
     return wide and body is not None and all(map(_adds, body.nodes()))
@@ -50,46 +61,79 @@ def _adds(node: Node) -> bool:
     return isinstance(node, Const | Load)
 
 
-def has_sums(body: Body | None) -> bool:
+def _has_sums(body: Body | None) -> bool:
     """Whether a kernel adds up many elements, so that its roundings may go one way."""
-    return body is not None and any(isinstance(node, Reduce | Scan) for node in body.nodes())
+    return body is not None and any(isinstance(n, Reduce | Scan | Dot) for n in body.nodes())
 
 
 def explained_by_rounding(
-    references: References, outputs: Sequence[torch.Tensor], *, sums: bool = False
+    candidate: Candidate, trial: ReferencedCase, outputs: Sequence[torch.Tensor]
 ) -> bool:
-    """Whether results are as near to float64's as inputs that are off in their last digits give.
+    """Whether results are as near to float64's as roundings bring them.
 
     Args:
-        references: What they are held against.
+        candidate: What gave them.
+        trial: What they are held against.
         outputs: The results.
-        sums: Whether many elements are added up, and nothing else is done with them.
     """
+    references, body = trial.references, candidate.kernel.body
+    tensors = [t for t in (*trial.case.tensors, *outputs) if t.is_floating_point()]
+    if not all(out.is_floating_point() for out in outputs):
+        return False
+    adds, sums = _only_adds(body, trial.case.tensors), _has_sums(body)
+    # Of halves that are summed what is allowed is more than that.
+    reorder = candidate.reorder if sums and all(t.dtype in _WIDE for t in tensors) else None
+    inputs = adds or trial.kind in _LEVEL
     right = [each for each in references.float64 if each is not None]
-    if len(right) < len(outputs) or not all(out.is_floating_point() for out in outputs):
+    if not (reorder or inputs) or len(right) < len(outputs):
         return False
     spread = [torch.zeros_like(each, dtype=torch.float64) for each in right]
+
+    def widen(found: Sequence[torch.Tensor], times: float) -> None:
+        for reach, one, other in zip(spread, found, right, strict=True):
+            off = times * (one.double() - other.double()).abs()
+            torch.maximum(reach, torch.where(off.isfinite(), off, 0.0), out=reach)
+
     with contextlib.suppress(RuntimeError, TypeError, NotImplementedError, ValueError):
-        for turn in range(_DRAWN):
-            found = _disturbed(references, one_way=turn == 0, sums=sums)
-            for reach, one, other in zip(spread, found, right, strict=True):
-                torch.maximum(reach, (one.double() - other.double()).abs(), out=reach)
-        return all(
-            bool(((out.double() - one.double()).abs() <= _allowed(out, one, reach)).all())
-            for out, one, reach in zip(outputs, right, spread, strict=True)
-        )
+        if inputs:
+            ways: list[tuple[_How, float]] = [("scaled", _ONE_WAY)]
+            ways += [("chance", _ROUNDINGS)] * _DRAWN
+            if adds and sums:
+                ways.append(("shifted", _ONE_WAY))
+            for way in ways:
+                widen(_disturbed(references, *way), _TIMES)
+        if reorder is not None:
+            # A kernel may add up in more than its tensors hold, and need not.
+            types = {t.dtype for t in tensors}
+            dtype = torch.float32 if torch.float32 in types else torch.float64
+            evaluate = with_other_orders(dtype, one_way=trial.kind not in _DRAWN_KINDS)
+            for _ in range(_ORDERS):
+                widen(reorder(trial.case.tensors, trial.case.sizes, evaluate), 1.0)
+        return all(map(_within, outputs, right, references.eager, spread))
     return False
 
 
+def _within(
+    out: torch.Tensor, exact: torch.Tensor, eager: torch.Tensor, reach: torch.Tensor
+) -> bool:
+    """Whether a result is as near as roundings bring it; NaN and infinities are eager's."""
+    close = (out.double() - exact.double()).abs() <= _allowed(out, exact, reach)
+    same = (out == eager) | (out.isnan() & eager.isnan())
+    return bool(torch.where(out.isfinite() & exact.isfinite(), close, same).all())
+
+
 def _allowed(out: torch.Tensor, exact: torch.Tensor, reach: torch.Tensor) -> torch.Tensor:
-    return _TIMES * reach + 4 * torch.finfo(out.dtype).eps * exact.double().abs()
+    return reach + 4 * torch.finfo(out.dtype).eps * exact.double().abs()
 
 
-def _disturbed(references: References, *, one_way: bool, sums: bool) -> Any:
-    """Return the results in float64 of inputs whose last digits are others, or all larger.
+def _disturbed(references: References, how: _How, roundings: float) -> Any:
+    """Return the results in float64 of inputs whose last digits are others.
 
-    Where there are ``sums`` negative ones become larger as well: what is sorted first falls and
-    then rises, and rounds one way in each half.
+    Args:
+        references: Whose inputs.
+        how: In which way: "shifted" since a sum of what is sorted first falls and then rises, and
+            rounds one way in each half.
+        roundings: By how many, at most.
     """
     case = references.case
     tensors = []
@@ -97,16 +141,17 @@ def _disturbed(references: References, *, one_way: bool, sums: bool) -> Any:
         if not tensor.is_floating_point():
             tensors.append(tensor)
             continue
-        noise = torch.rand(tensor.shape, dtype=torch.float64) * 2 - 1
-        if one_way:
-            noise = torch.full_like(noise, _ONE_WAY / _ROUNDINGS)
-            noise = noise * tensor.sign() if sums else noise
-        off = _ROUNDINGS * torch.finfo(torch.float32).eps
+        noise = torch.ones(tensor.shape, dtype=torch.float64)
+        if how == "chance":
+            noise = torch.rand(tensor.shape, dtype=torch.float64) * 2 - 1
+        elif how == "shifted":
+            noise = noise * tensor.sign()
+        off = roundings * torch.finfo(torch.float32).eps
         if tensor.dtype == torch.float64:
-            off = _ROUNDINGS * torch.finfo(torch.float64).eps
+            off = roundings * torch.finfo(torch.float64).eps
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=torch.float64)
         tensors.append(made.copy_(tensor.double() * (1 + off * noise)))
     return references.interpret(tuple(tensors), case.sizes, torch.float64)
 
 
-__all__ = ["LEVEL", "explained_by_rounding", "has_sums", "only_adds"]
+__all__ = ["explained_by_rounding"]

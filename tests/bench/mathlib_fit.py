@@ -184,6 +184,11 @@ def log_s_fit(terms: int, bits: int) -> Fit:
     return Fit(log_s_tail, lambda z: z / 2, 0, top, terms, bits)
 
 
+def log_parts_fit(terms: int, bits: int) -> Fit:
+    """As above for 1 + f from 3/4 to 3/2."""
+    return Fit(log_s_tail, lambda z: z / 2, 0, mp.mpf("0.0401"), terms, bits)
+
+
 def log_tail_fit(terms: int, bits: int) -> Fit:
     """((log((1 + s) / (1 - s)) / s - 2) / s^2 - 2/3) / s^2 in s^2, error as above."""
     top = (HIGH / (2 + HIGH)) ** 2 * mp.mpf("1.01")
@@ -317,6 +322,56 @@ def erfinv_far_fit(terms: int, bits: int) -> Fit:
     return Fit(f, lambda v: 1 / f(v), root(6) - 4, root(mp.mpf("36.2")) - 4, terms, bits)
 
 
+def erfinv_single_near_fit(terms: int, bits: int) -> Fit:
+    """In -w, for w < 6, as for floats: where it is small, the first coefficient decides."""
+    return Fit(lambda v: erfinv_of(-v), lambda v: 1 / erfinv_of(-v), -6, 0, terms, bits)
+
+
+def erfinv_single_far_fit(center: str, terms: int, bits: int) -> Fit:
+    """In sqrt(w) less a number of which it is a float, for w > 6, which ends at 16.0."""
+    c = mp.mpf(float.fromhex(center))
+
+    def f(v: mp.mpf) -> mp.mpf:
+        return erfinv_of((v + c) ** 2)
+
+    return Fit(f, lambda v: 1 / f(v), root(6) - c, root(mp.mpf("16.1")) - c, terms, bits)
+
+
+def log_rough_fit(terms: int, bits: int) -> Fit:
+    """(log(1 + f) - f) / f^2 in f, absolute error of the logarithm."""
+    f = near_zero(lambda f: (mp.log1p(f) - f) / f**2, -mp.mpf(1) / 2)
+    return Fit(f, lambda f: f * f, LOW, HIGH, terms, bits)
+
+
+def lgamma_fit(terms: int, bits: int) -> Fit:
+    """lgamma(2 + t) / t in t, relative error."""
+    f = near_zero(lambda t: mp.loggamma(2 + t) / t, 1 - mp.euler)
+    return Fit(f, lambda t: 1 / f(t), mp.mpf("-0.5"), mp.mpf("0.5"), terms, bits)
+
+
+def stirling_fit(terms: int, bits: int) -> Fit:
+    """z times what Stirling's formula lacks, in 1 / z^2 for z > 8, error relative to lgamma(z)."""
+
+    def f(u: mp.mpf) -> mp.mpf:
+        if u < mp.mpf(10) ** -12:
+            return mp.mpf(1) / 12 - u / 360
+        z = 1 / root(u)
+        formula = (z - mp.mpf("0.5")) * mp.log(z) - z + mp.log(2 * mp.pi) / 2
+        return (mp.loggamma(z) - formula) * z
+
+    def weight(u: mp.mpf) -> mp.mpf:
+        z = 1 / root(max(u, mp.mpf(10) ** -12))
+        return 1 / (z * mp.loggamma(z))
+
+    return Fit(f, weight, 0, mp.mpf(1) / 64, terms, bits)
+
+
+def sine_of_pi_fit(terms: int, bits: int) -> Fit:
+    """sin(pi r) / (pi r) in r^2 for r up to 1/2, relative error."""
+    f = near_zero(lambda z: mp.sinpi(root(z)) / (mp.pi * root(z)), 1)
+    return Fit(f, lambda z: 1 / f(z), 0, mp.mpf("0.2501"), terms, bits)
+
+
 QUARTER = (mp.pi / 4) ** 2 * mp.mpf("1.001")
 
 
@@ -378,6 +433,17 @@ FITS: dict[str, Callable[[], Fit]] = {
     "tan.f32": lambda: tan_fit(7, 24),
     "erfinv_near.f64": lambda: erfinv_near_fit(14, 53),
     "erfinv_far.f64": lambda: erfinv_far_fit(13, 53),
+    "erfinv_near.f32": lambda: erfinv_single_near_fit(11, 24),
+    "erfinv_log.f32": lambda: log_rough_fit(7, 24),
+    "erfinv_far.f32": lambda: erfinv_single_far_fit("0x1.800056p+1", 9, 24),
+    "lgamma.f64": lambda: lgamma_fit(20, 53),
+    "lgamma_short.f64": lambda: lgamma_fit(14, 53),
+    "stirling.f64": lambda: stirling_fit(7, 53),
+    "stirling_short.f64": lambda: stirling_fit(4, 53),
+    "sine_of_pi.f64": lambda: sine_of_pi_fit(9, 53),
+    "sine_of_pi_short.f64": lambda: sine_of_pi_fit(7, 53),
+    "log_parts.f64": lambda: log_parts_fit(8, 53),
+    "log_middle.f64": lambda: log_s_fit(5, 53),
     "log_tail.f64": lambda: log_tail_fit(8, 53),
     "log2_pow.f64": lambda: log2_fit(14, 53),
     "exp2_pow.f64": lambda: exp2_fit(7, 53),

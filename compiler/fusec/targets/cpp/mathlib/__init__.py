@@ -9,7 +9,7 @@ no table, no call, so that a ``#pragma omp simd`` loop over them becomes vector 
 width the machine has.  They need no ``-ffast-math``; they do need ``-fno-math-errno`` and
 ``-fno-trapping-math`` (a condition becomes a select), and they say ``fma`` where they mean it,
 so ``-ffp-contract=off`` leaves their results alone.  The few that a vectorizer cannot take
-(``lgamma``, ``digamma``...) are calls of the C library; ``Helper.vectorizes`` tells them apart.
+(``digamma``...) are calls of the C library; ``Helper.vectorizes`` tells them apart.
 
 In a kernel every function is called ``fx_NAME``, overloaded by type: ``fx_exp(x)``.  The name of
 a helper is NAME, or NAME and a type (``exp.f32``, ``exp.f64``) for only that overload, which
@@ -56,6 +56,7 @@ FAMILIES = (
     "erf",
     "trig",
     "power",
+    "gamma",
     "special",
     "half",
     "integer",

@@ -631,64 +631,6 @@ def test_special_functions(name: str, kind: str, run: Callable[..., torch.Tensor
     )  # fmt: skip
 
 
-def lgamma_exact(x: float) -> mpmath.mpf:
-    if x > 0:
-        return mpmath.loggamma(x)
-    return mpmath.log(abs(mpmath.pi / mpmath.sinpi(x))) - mpmath.loggamma(1 - mpmath.mpf(x))
-
-
-def lgamma_samples(kind: str) -> Array:
-    """All regions and what is between them, near poles, near zeros, all magnitudes."""
-    rng = np.random.default_rng(7)
-    bits, least, most = (23, -126, 120) if kind == "f32" else (52, -1022, 1010)
-    ranges = [(0, 0.5), (0.5, 1.5), (1.5, 2.5), (2.5, 9), (8, 100), (-0.6, 0), (-3, -0.4)]
-    ranges += [(-9, -2), (-50, -8)]
-    parts = [rng.uniform(low, high, 200) for low, high in ranges]
-    near = rng.choice([-1, 1], 200) * 2.0 ** -rng.uniform(1, bits, 200)
-    parts += [1 + near, 2 + near, -rng.integers(1, 30, 200) + near / 4]
-    parts += [2.0 ** rng.uniform(least, most, 200), -(2.0 ** rng.uniform(least, 0, 200))]
-    zeros = [-2.4570247382208, -2.7476826467274, -3.1435808883499, -3.9552942848585]
-    parts += [zero + near[:50] * 2.0**-10 for zero in zeros]
-    x = np.concatenate(parts).astype(np.float32 if kind == "f32" else np.float64)
-    return x[(x > 0) | (x != np.floor(x))]
-
-
-@pytest.mark.parametrize("kind", REAL)
-def test_lgamma(kind: str, run: Callable[..., torch.Tensor]) -> None:
-    """Relative errors; below -2, where it crosses 0, also what two terms that cancel have."""
-    x = lgamma_samples(kind)
-    got = run(f"lgamma_{kind}", torch.from_numpy(x)).numpy()
-    digits, least, terms = (24, -126, 2.0**-42) if kind == "f32" else (53, -1022, 2.0**-51)
-    with mpmath.workdps(40):
-        for value, result in zip(x.tolist(), got.tolist(), strict=True):
-            exact = lgamma_exact(value)
-            size = max(int(mpmath.floor(mpmath.log(abs(exact), 2))), least)
-            limit = declared_ulp(f"lgamma.{kind}") * mpmath.mpf(2) ** (size - digits + 1)
-            limit += terms * max(1, mpmath.loggamma(-value)) if value < -2 else 0
-            assert abs(mpmath.mpf(result) - exact) <= limit, (value, result, float(exact))
-
-
-@pytest.mark.parametrize("kind", REAL)
-def test_lgamma_of_what_is_special(kind: str, run: Callable[..., torch.Tensor]) -> None:
-    """Poles, infinities, NaN, the ends of the range: as eager."""
-    # fmt: off
-    x = [
-        *SPECIAL, -4.0, -100.0, -8388607.5, -8388608.0, 8.0, -8.0, -8.5, 1e-310, -1e-310, 2.5e305,
-        1.7e308, -4503599627370495.5, -4503599627370496.0, -2251799813685247.75, -1e15, 3.4e36,
-    ]
-    # fmt: on
-    given = torch.tensor(x, dtype=torch.float64).to(DTYPES[kind])
-    rtol = 2e-7 if kind == "f32" else 1e-15
-    assert_same(run(f"lgamma_{kind}", given), torch.lgamma(given), rtol=rtol)
-
-
-def test_float_erfinv_at_its_ends(run: Callable[..., torch.Tensor]) -> None:
-    """Infinite at 1, NaN beyond, the sign of zero and subnormal numbers kept: as eager."""
-    near = [1 - 2.0**-24, 2.0**-24 - 1, 1 - 2.0**-23, 1.0000001, -1.0000001]
-    given = torch.tensor([*SPECIAL, *near], dtype=torch.float64).float()
-    assert_same(run("erfinv_f32", given), torch.erfinv(given), rtol=3e-7)
-
-
 # --- halves ----------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -230,6 +231,17 @@ def test_a_loss_that_torch_211_takes_apart_wrongly() -> None:
     wanted = F.multilabel_margin_loss(x, target)
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(*(torch.autograd.grad(each, x)[0] for each in (found, wanted)))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_a_loss_of_one_row_has_the_shape_of_its_target(reduction: str) -> None:
+    x = torch.rand(5, requires_grad=True)
+    loss = functools.partial(F.multi_margin_loss, reduction=reduction)
+    for target in (torch.tensor(2), torch.tensor([2])):
+        found, wanted = fusec.compile(loss)(x, target), loss(x, target)
+        torch.testing.assert_close(found, wanted)
+        gradients = (torch.autograd.grad(each.sum(), x)[0] for each in (found, wanted))
+        torch.testing.assert_close(*gradients)
 
 
 def test_a_table_of_types() -> None:

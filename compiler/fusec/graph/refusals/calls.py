@@ -125,6 +125,8 @@ def left_to_eager(module: fx.GraphModule) -> str:
             return f"{node.name} gives the tensor that it writes into another size"
         if node.target is F.multilabel_margin_loss and _decomposes_margins_wrongly():
             return f"{node.name} is a loss that this torch takes apart wrongly"
+        if node.target is F.multi_margin_loss and _is_of_one_row(node):
+            return f"{node.name} is a loss of one row, to which torch's tracing gives another shape"
         if node.target in _INDEX_ADD and _scales_bools(node):
             return f"{node.name} adds bools times a number, which only ATen's kernel knows how to"
         if updates_what_it_reads(node):
@@ -198,6 +200,12 @@ def _decomposes_margins_wrongly() -> bool:
         x, target = torch.arange(8).reshape(2, 4) / 8, torch.tensor([[0, 1, -1, 0]] * 2)
         wanted = F.multilabel_margin_loss(x, target)
         return rule is not None and not torch.allclose(rule(x, target, 1)[0], wanted)
+
+
+def _is_of_one_row(node: fx.Node) -> bool:
+    target = node.args[1] if len(node.args) > 1 else node.kwargs.get("target")
+    value = traced_value(target)
+    return isinstance(value, torch.Tensor) and value.dim() == 0
 
 
 def _scales_bools(node: fx.Node) -> bool:

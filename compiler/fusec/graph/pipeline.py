@@ -51,6 +51,7 @@ from fusec.graph.simplify.random_seeds import replace_random
 from fusec.graph.simplify.short_rows import bound_rows
 from fusec.graph.simplify.written_attention import attend_at_once
 from fusec.graph.training.embedding_gradients import add_rows_in_place
+from fusec.graph.training.exponent_inputs import compute_exponents_once, round_exponents
 from fusec.graph.training.log_softmax import open_log_softmax
 from fusec.graph.training.narrow_saved import widen_again
 from fusec.graph.training.norm_inputs import round_norm_inputs, round_what_they_follow_from
@@ -284,6 +285,13 @@ PASSES: tuple[Pass, ...] = (
         required="of equal elements in half precision, gradients would be their rounding",
     ),
     Pass(
+        "exponent_inputs",
+        lambda s: round_exponents(s.module),
+        frozenset({GraphForm.JOINT}),
+        "what exponentials are of is the same number for forward and for backward",
+        required="a gradient that is one at most would be the exponential of a rounding",
+    ),
+    Pass(
         "compared_halves",
         lambda s: round_compared(s.module),
         _FUNCTIONAL,
@@ -296,7 +304,7 @@ PASSES: tuple[Pass, ...] = (
         _FUNCTIONAL,
         "half-precision products run in float32 where this processor is faster at that",
         applies=_for_libraries,
-        after=("norm_inputs", "compared_halves"),
+        after=("norm_inputs", "exponent_inputs", "compared_halves"),
     ),
     Pass(
         "bias_epilogue",
@@ -407,6 +415,14 @@ PASSES: tuple[Pass, ...] = (
         "what is compared with its own extremes is the same number for all who read it",
         after=("cse",),
         required="computed twice, no element need equal its own maximum",
+    ),
+    Pass(
+        "exponents_once",
+        lambda s: compute_exponents_once(s.module),
+        frozenset({GraphForm.JOINT}),
+        "what exponentials are of is not computed again from what is rounded",
+        after=("cse", "exponent_inputs"),
+        required="a gradient that is one at most would be the exponential of a rounding",
     ),
     Pass(
         "rematerialize_upcasts",

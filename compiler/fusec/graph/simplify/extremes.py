@@ -77,13 +77,14 @@ def compute_compared_once(module: fx.GraphModule) -> int:
         if len(sides) != 2:
             continue
         for one, other in (sides, sides[::-1]):
-            root, chosen = _root(one), _origin(other)
+            root, chosen = _root(one), origin_of(other)
             if _packet(chosen) in _SELECTIONS and root in map(_root, chosen.all_input_nodes):
-                marked += _mark(root)
+                marked += mark_once(root)
     return marked
 
 
-def _mark(node: fx.Node) -> bool:
+def mark_once(node: fx.Node) -> bool:
+    """Mark a node as the same number for all who read it; return whether it was not yet."""
     if node.op != "call_function" or node.meta.get(COMPARED):
         return False
     node.meta[COMPARED] = True
@@ -93,13 +94,13 @@ def _mark(node: fx.Node) -> bool:
 
 def _root(node: fx.Node) -> fx.Node:
     """Return what a node's numbers follow from without any rounding."""
-    node = _origin(node)
+    node = origin_of(node)
     while _packet(node) in _EXACT:
-        node = _origin(node.all_input_nodes[0])
+        node = origin_of(node.all_input_nodes[0])
     return node
 
 
-def _origin(node: fx.Node) -> fx.Node:
+def origin_of(node: fx.Node) -> fx.Node:
     """Return what has a node's numbers first."""
     while node.all_input_nodes and (
         node.target is operator.getitem or is_view(node) or _packet(node) in _MOVES
@@ -112,4 +113,4 @@ def _packet(node: fx.Node) -> object:
     return getattr(node.target, "overloadpacket", node.target)
 
 
-__all__ = ["COMPARED", "compute_compared_once"]
+__all__ = ["COMPARED", "compute_compared_once", "mark_once", "origin_of"]

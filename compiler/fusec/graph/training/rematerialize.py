@@ -87,8 +87,6 @@ def activate_again(module: fx.GraphModule, outputs: int, updated: Collection[str
         formula = _Formulas(value, forward).of(value)
         if not formula.operations or not _is_read(formula.source, forward):
             continue
-        if COMPARED in value.meta:
-            continue
         if any(n.name in updated for n in _inputs(formula) if n is not formula.source):
             continue
         with module.graph.inserting_before(first_of(module.graph, later)):
@@ -143,7 +141,7 @@ class _Formulas:
         given = _large_inputs(node)
         if given is None or shape != self.shape:
             return itself
-        if node is not self.value and _is_read(node, self.forward):
+        if COMPARED in node.meta or (node is not self.value and _is_read(node, self.forward)):
             return itself
         formulas = [self.of(n) for n in given]
         sources = {f.source for f in formulas if f.source is not None}

@@ -34,6 +34,7 @@ NUDGE: dict[Kind, float] = {
     torch.bfloat16: 8e-3,
 }
 AMPLIFIED = 30.0
+CHANCES = 4  # runs with other roundings, each and its opposite
 LAYOUT = "layout"
 # Graphs that run in eager: what AOTAutograd gets wrong, and numbers computed from symbolic sizes in
 # floating point, as the correction of a variance is.
@@ -184,9 +185,13 @@ def compared(program: Program, before: list[torch.Tensor], eager: Run, mine: Run
 
     @functools.cache
     def rounded() -> list[Run | None]:
-        """Return two runs whose sums are rounded otherwise: made where something differs."""
+        """Return runs whose sums are rounded otherwise: made where something differs.
+
+        Of two numbers that are nearly the same, one run in two moves both alike.
+        """
         parts = (NUDGE[kind], -NUDGE[kind])
-        return [_reference(program, before, 0.0, Rounded(part)) for part in parts]
+        ways = [Rounded(part, seed) for seed in range(1, CHANCES + 1) for part in parts]
+        return [_reference(program, before, 0.0, way) for way in ways]
 
     found = []
     rows = zip(eager.tensors(), mine.tensors(), strict=True)

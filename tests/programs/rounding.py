@@ -43,12 +43,13 @@ class Rounded(TorchDispatchMode):
 
     Args:
         part: By how much; the negative changes each the other way.
+        seed: By which chance.
     """
 
-    def __init__(self, part: float) -> None:
+    def __init__(self, part: float, seed: int = 1) -> None:
         super().__init__()
         self.part = part
-        self.generator = torch.Generator().manual_seed(1)
+        self.generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None

@@ -148,6 +148,40 @@ def by_backward(x: torch.Tensor) -> Any:
     return x.grad.exp().sum()
 
 
+def by_its_place(x: torch.Tensor) -> Any:
+    return torch.autograd.grad((x**3).sum(), x, None, None, True)[0].exp().sum()
+
+
+def by_its_place_in_other_lines(x: torch.Tensor) -> Any:
+    return torch.autograd.grad(
+        (x**3).sum(),
+        x,
+        None,
+        x.dim() == 2,
+        # a comment keeps the lines apart
+        True,
+    )[0].exp()
+
+
+def slope_by_its_place(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return torch.autograd.grad(y, x, None, True, True)[0]
+
+
+def by_its_place_in_another_function(x: torch.Tensor) -> Any:
+    return slope_by_its_place((x**3).sum(), x).exp().sum()
+
+
+def by_its_place_of_backward(x: torch.Tensor) -> Any:
+    (x**3).sum().backward(None, True, True)
+    assert x.grad is not None
+    return x.grad.exp().sum()
+
+
+def by_a_dictionary(x: torch.Tensor) -> Any:
+    given = {"create_graph": True}
+    return torch.autograd.grad((x**3).sum(), x, **given)[0].exp().sum()
+
+
 class Forces(nn.Module):
     """Energies with gradients of which training takes gradients."""
 
@@ -172,7 +206,18 @@ def _as_in_eager(function: Function, compiled: Function) -> None:
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
 @pytest.mark.parametrize(
     "function",
-    [constant, penalty, by_another_function, by_a_function_within, by_backward],
+    [
+        constant,
+        penalty,
+        by_another_function,
+        by_a_function_within,
+        by_backward,
+        by_its_place,
+        by_its_place_in_other_lines,
+        by_its_place_in_another_function,
+        by_its_place_of_backward,
+        by_a_dictionary,
+    ],
     ids=lambda each: each.__name__,
 )
 def test_gradients_kept_within_what_is_compiled(function: Function) -> None:
@@ -193,6 +238,15 @@ def test_gradients_kept_in_training_alone(training: bool) -> None:
 def test_gradients_that_are_not_kept_are_compiled() -> None:
     def function(x: torch.Tensor) -> Any:
         return torch.autograd.grad((x**3).sum(), x, retain_graph=True, create_graph=False)[0]
+
+    compiled = fusec.compile(function)
+    _as_in_eager(function, compiled)
+    assert not compiled.fallbacks
+
+
+def test_gradients_that_are_not_kept_by_its_place_are_compiled() -> None:
+    def function(x: torch.Tensor) -> Any:
+        return torch.autograd.grad((x**3).sum(), x, None, True, False)[0]
 
     compiled = fusec.compile(function)
     _as_in_eager(function, compiled)

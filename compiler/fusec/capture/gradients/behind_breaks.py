@@ -14,6 +14,11 @@ from typing import Any
 from torch import fx
 
 _TORCH = ("torch.", "fusec.")
+# Where an argument stands in calls of functions of torch.autograd, and of a tensor's method.
+_PLACES: dict[tuple[str, object], dict[str, int]] = {
+    ("create_graph", "grad"): {"autograd": 4, "": 4},
+    ("create_graph", "backward"): {"autograd": 3, "": 2},
+}
 _SIMPLE = ("LOAD_CONST", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_DEREF", "LOAD_GLOBAL")
 
 
@@ -95,7 +100,7 @@ def called_in(
 
 
 def may_be_given(name: str, behind: Behind, depth: int) -> bool:
-    """Whether a keyword argument may be true in a call behind a graph break.
+    """Whether an argument may be true in a call behind a graph break.
 
     Args:
         name: Of the argument.
@@ -127,7 +132,9 @@ def may_be_given(name: str, behind: Behind, depth: int) -> bool:
 def _is_given(
     name: str, instructions: Sequence[Any], code: CodeType, behind: Behind | None = None
 ) -> bool:
-    """Whether a keyword argument stands in instructions, and not as a plain ``False``."""
+    """Whether an argument stands in instructions, and not as a plain ``False``."""
+    if any(_stands_in_place(name, instructions, at, behind) for at in range(len(instructions))):
+        return True
     for at, each in enumerate(instructions):
         names = each.argval
         if each.opname == "KW_NAMES" and not isinstance(names, tuple):
@@ -145,6 +152,44 @@ def _is_given(
         if value is not False:
             return True
     return False
+
+
+def _stands_in_place(
+    name: str, instructions: Sequence[Any], at: int, behind: Behind | None
+) -> bool:
+    """Whether the call of what an instruction loads has an argument by its place, or by ``**``."""
+    place = _PLACES.get((name, instructions[at].argval), {}).get(_owner(instructions, at))
+    if place is None or not instructions[at].opname.startswith("LOAD_"):
+        return False
+    depth, values = 0, dict[int, object]()  # of what is pushed behind the function
+    for where, each in enumerate(instructions[at + 1 :], at + 1):
+        if each.opname == "CALL_FUNCTION_EX":
+            if depth <= 2:  # it has a tuple, and a dictionary if there are names
+                return bool((each.arg or 0) & 1)
+        elif each.opname in ("PRECALL", "CALL"):
+            if behind is not None and where <= behind.call <= where + 1 and depth < each.arg:
+                # its arguments stand in other lines
+                return each.arg > place and _known(behind.stack, each.arg - place) is not False
+            if depth == each.arg:
+                named = instructions[where - 1].opname == "KW_NAMES"
+                return not named and each.arg > place and values.get(place) is not False
+        before = depth
+        try:
+            depth += dis.stack_effect(each.opcode, each.arg, jump=False)
+        except (TypeError, ValueError):
+            return False  # an instruction that TorchDynamo made
+        if depth < 0:
+            return False
+        if depth == before + 1:
+            values[before] = each.argval if each.opname == "LOAD_CONST" else None
+        else:
+            values[depth - 1] = None
+    return False
+
+
+def _owner(instructions: Sequence[Any], at: int) -> str:
+    """Return what a function is loaded from: ``autograd``, or "" for anything else."""
+    return "autograd" if at and instructions[at - 1].argval == "autograd" else ""
 
 
 def _known(stack: Sequence[Any], back: int) -> object:

@@ -162,7 +162,20 @@ def loses_hooks(module: fx.GraphModule, records: bool) -> str:
     if records and result_modes(module, records).unrecorded:
         return "AOTAutograd would lose a hook beside a view without a history"
     hooked = {storage_of(v) for n in hooks for each in n.all_input_nodes for v in tensors_of(each)}
-    views = [v for v in results_of(module).values() if v.requires_grad and v._is_view()]
+    results = list({id(v): v for v in results_of(module).values()}.values())
+    memory = [storage_of(v) for v in results]
+    own = {id(v) for n in hooks for v in tensors_of(n)}
+    inputs = {
+        storage_of(v) for n in module.graph.find_nodes(op="placeholder") for v in tensors_of(n)
+    }
+    # what the hook itself gives, of a value that nothing else is returned of, is no other view
+    views = [
+        v
+        for v, place in zip(results, memory, strict=True)
+        if v.requires_grad
+        and v._is_view()
+        and not (id(v) in own and place not in inputs and memory.count(place) == 1)
+    ]
     if any(storage_of(view) in hooked for view in views):
         return "AOTAutograd would lose a hook on what a view is returned of"
     return ""

@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
 
-from lab import CHROMIUM_ARGS, OFFLINE, SECOND, Lab, Notebook, Panel, start_lab  # noqa: E402
+from lab import CHROMIUM_ARGS, SECOND, Lab, Notebook, Panel, start_lab  # noqa: E402
 from page_timing import CONTENT, SHOWN, tab_times  # noqa: E402
 from playwright.sync_api import expect, sync_playwright  # noqa: E402
 
@@ -117,9 +117,7 @@ def main() -> None:
     parser.add_argument("--panels", type=int, default=10, help="in the saved notebook; 0: none")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=find_chromium(), args=[*CHROMIUM_ARGS, OFFLINE]
-        )
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_ARGS)
         expect.set_options(timeout=60 * SECOND)  # others may have the machine
         with start_lab(Path(folder, "lab")) as lab:
             for name, values in speeds(browser, lab, options.rounds) if options.rounds else []:

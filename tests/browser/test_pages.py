@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import nbformat
 import pytest
 import torch
 import torch.nn.functional as F
-from lab import MOST, SCREENSHOTS
+from lab import MOST, SCREENSHOTS, Lab, Notebook
 from playwright.sync_api import Browser
 
 from fuselab.session.cell_options import CellOptions, Frontend
@@ -112,3 +113,29 @@ def test_on_paper_nothing_is_cut(
     page.pdf(path=tmp_path / "page.pdf", format="A4")
     assert (tmp_path / "page.pdf").stat().st_size > 10_000
     page.context.close()
+
+
+# Each of them ends, by an error.
+WANTING = {
+    "http": "url => fetch(url, { mode: 'no-cors' }).catch(() => null)",
+    "ws": "url => new Promise(done => { new WebSocket(url).onerror = () => done(); })",
+}
+
+
+@pytest.mark.parametrize("scheme", WANTING)
+def test_who_wants_another_host_is_seen_and_reaches_none(
+    browser: Browser, lab: Lab, scheme: str
+) -> None:
+    """What every test of a notebook relies on when it closes the page."""
+    notebook = Notebook(browser, lab)
+    # By a name, and by a number, where nothing is to be looked up, and somebody listens.
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        wanted = [f"{scheme}://elsewhere.test/", f"{scheme}://127.0.0.2:{server.getsockname()[1]}/"]
+        for url in wanted:
+            notebook.page.evaluate(WANTING[scheme], url)
+        server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert notebook.strangers == wanted
+    with pytest.raises(AssertionError, match="another host"):
+        notebook.close()

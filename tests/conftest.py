@@ -30,6 +30,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("MPLBACKEND", "Agg")
+    # Nor need TorchDynamo look for garbage after each of thousands of compilations: the collector
+    # does when there may be some. Read when it loads.
+    os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
     if is_bare():
         config.pluginmanager.register(Bare())
 
@@ -68,7 +71,8 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.freeze()
         # What is frozen does not count as old: it would look at all the rest far too often.
-        gc.set_threshold(10_000, 10, 50)
+        # TorchDynamo's looks after each compilation do not count (`pytest_configure`).
+        gc.set_threshold(10_000, 10, 10)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked `slow`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import importlib.metadata
 import os
 import re
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -373,3 +375,23 @@ def test_files_with_tests_that_run_alone_are_found() -> None:
     found = run.marked()
     assert {"tests/ext/panel/test_quiet.py", "tests/compiler/timing/test_measure.py"} <= set(found)
     assert "tests/test_project.py" not in found
+
+
+def test_nobody_looks_for_garbage_after_each_compilation() -> None:
+    """It took the tests a fiftieth of their time (tests/conftest.py)."""
+    looked: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        looked.append(info["generation"])
+
+    assert gc.isenabled()
+    torch.compile(lambda x: x - 1, backend="eager")(
+        torch.ones(2)
+    )  # what it imports is another matter
+    gc.collect()  # by itself the collector has no reason to look at more than the young ones now
+    gc.callbacks.append(note)
+    try:
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    finally:
+        gc.callbacks.remove(note)
+    assert not any(looked)

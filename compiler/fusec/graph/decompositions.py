@@ -21,9 +21,10 @@ from torch._prims_common import (
 from fusec.graph.facts.called import remembering
 from fusec.graph.facts.rolled import format_of_rolled
 from fusec.graph.operand_order import ordering_rules
+from fusec.graph.pieces import reflection_pad, replication_pad, rolled
 from fusec.graph.refusals.kernels import refusing
 from fusec.graph.refusals.values import value_checking_rules
-from fusec.graph.sampling import grid_sampler_2d, reflection_pad
+from fusec.graph.sampling import grid_sampler_2d
 from fusec.graph.simplify.foreach import foreach_decompositions
 from fusec.ir.numbers import held
 
@@ -238,9 +239,13 @@ def _roll(x: torch.Tensor, shifts: list[int], dims: list[int] | tuple[int, ...] 
     """Torch's own, laid out as eager has it: torch's forgets where the channels are innermost."""
     rule = get_decompositions([aten.roll.default])[aten.roll.default]
     if not dims and len(shifts) == 1:
-        return rule(x.flatten(), shifts, [0]).view(x.shape)
-    rolled: torch.Tensor = rule(x, shifts, dims)
-    return rolled.contiguous(memory_format=format_of_rolled(x, shifts, dims))
+        flat = x.flatten()
+        result = rolled(flat, shifts, [0])
+        return (rule(flat, shifts, [0]) if result is None else result).view(x.shape)
+    result = rolled(x, shifts, dims)
+    if result is None:
+        result = rule(x, shifts, dims)
+    return result.contiguous(memory_format=format_of_rolled(x, shifts, dims))
 
 
 def _channel_shuffle(x: torch.Tensor, groups: int) -> object:
@@ -407,6 +412,9 @@ _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.reflection_pad1d.default: reflection_pad(aten.reflection_pad1d.default),
     aten.reflection_pad2d.default: reflection_pad(aten.reflection_pad2d.default),
     aten.reflection_pad3d.default: reflection_pad(aten.reflection_pad3d.default),
+    aten.replication_pad1d.default: replication_pad(aten.replication_pad1d.default),
+    aten.replication_pad2d.default: replication_pad(aten.replication_pad2d.default),
+    aten.replication_pad3d.default: replication_pad(aten.replication_pad3d.default),
     aten.roll.default: _roll,
     aten.rrelu_with_noise_functional.default: _rrelu,
     aten.rrelu_with_noise_backward.default: _rrelu_backward,

@@ -1,7 +1,6 @@
-"""Decompositions of what reads an image elsewhere: ``grid_sample``, padding by reflection.
+"""The decomposition of what reads an image elsewhere: ``grid_sample``.
 
-Torch's own are right where places are, and leave much to a loop: indices that might be wrong,
-absolute values of positions.
+Torch's own is right where places are, and leaves much to a loop: indices that might be wrong.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from functools import partial, reduce
 
 import torch
 from torch._decomp import get_decompositions
-from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
 
@@ -148,36 +146,3 @@ def _reflected(place: torch.Tensor, size: int, align_corners: bool) -> torch.Ten
     rest = distance - turns * span
     even = turns - 2 * (turns / 2).floor() == 0
     return torch.where(even, rest + low, span - rest + low)
-
-
-def reflection_pad(operator: torch._ops.OpOverload) -> Callable[..., object]:
-    """Return a padding by reflection as pieces side by side, of which two are turned over.
-
-    Torch's own reads at places that absolute values give. Of those a loop knows nothing ahead: each
-    element is read by itself, where most of a row is a copy.
-    """
-    rule = get_decompositions([operator])[operator]
-
-    def amended(x: torch.Tensor, padding: list[int]) -> object:
-        ends = [padding[n : n + 2] for n in range(0, len(padding), 2)]
-        sizes = [x.shape[-1 - n] for n in range(min(len(ends), x.ndim))]
-        known = all(isinstance(n, int) for n in (*padding, *sizes))
-        known = known and any(padding) and 0 not in x.shape
-        if x.device.type != "cpu" or not known or x.ndim - len(ends) not in (1, 2):
-            return rule(x, padding)
-        if any(not 0 <= end < size for pair, size in zip(ends, sizes, strict=True) for end in pair):
-            return rule(x, padding)  # what crops, or is refused
-        memory_format = suggest_memory_format(x)
-        for n, (before, after) in enumerate(ends):
-            dim, size = x.ndim - 1 - n, sizes[n]
-            pieces = [
-                x.narrow(dim, 1, before).flip(dim) if before else None,
-                x,
-                x.narrow(dim, size - 1 - after, after).flip(dim) if after else None,
-            ]
-            x = torch.cat([piece for piece in pieces if piece is not None], dim)
-        if 1 in x.shape:  # what is contiguous in two ways is laid out as asked
-            return x.clone(memory_format=memory_format)
-        return x.contiguous(memory_format=memory_format)
-
-    return amended

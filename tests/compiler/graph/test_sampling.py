@@ -1,4 +1,4 @@
-"""Reading images at computed places, and padding by reflection, as eager does both."""
+"""Reading images at computed places, as eager does."""
 
 from __future__ import annotations
 
@@ -79,45 +79,3 @@ def test_an_index_that_cannot_be_wrong_is_not_checked() -> None:
     compiled = fusec.compile(lambda x, g: F.grid_sample(x, g, align_corners=False))
     compiled(torch.randn(2, 8, 16, 16), torch.rand(2, 16, 16, 2))
     assert "failed" not in "\n".join(kernel.source for kernel in compiled.kernels.values())
-
-
-PADDINGS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
-    ((3, 9), (2, 3)),
-    ((2, 3, 9), (0, 8)),
-    ((2, 3, 6, 9), (1, 2, 5, 0)),
-    ((3, 6, 9), (0, 0, 2, 0)),
-    ((2, 3, 6, 9), (-1, 2, 1, -2)),  # crops
-    ((2, 3, 4, 5, 6), (1, 2, 3, 0, 0, 2)),
-    ((2, 3, 6, 9), (0, 0, 0, 0)),
-    ((1, 1, 6, 1), (0, 0, 1, 1)),
-)
-
-
-@pytest.mark.sample(4)
-@pytest.mark.parametrize(("shape", "padding"), PADDINGS, ids=str)
-def test_reflection(shape: tuple[int, ...], padding: tuple[int, ...]) -> None:
-    x = torch.randn(shape)
-    kinds = [x, x.to(torch.bfloat16).transpose(-1, -2).contiguous().transpose(-1, -2)]
-    if x.ndim == 4:
-        kinds.append(x.to(memory_format=torch.channels_last))
-    for given in kinds:
-        torch._dynamo.reset()
-        compiled = fusec.compile(lambda x: F.pad(x, padding, mode="reflect"))
-        got, eager = compiled(given), F.pad(given, padding, mode="reflect")
-        assert torch.equal(got, eager)
-        assert got.stride() == eager.stride()
-
-
-def test_too_much_reflection_is_refused_as_in_eager() -> None:
-    compiled = fusec.compile(lambda x: F.pad(x, (5, 5), mode="reflect"))
-    with pytest.raises(RuntimeError, match="Padding size should be less"):
-        compiled(torch.randn(2, 3, 4))
-
-
-def test_reflection_reads_no_computed_places() -> None:
-    compiled = fusec.compile(lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect") * 2)
-    x = torch.randn(4, 8, 32, 32, requires_grad=True)
-    (got,) = torch.autograd.grad(compiled(x).sum(), x)
-    (eager,) = torch.autograd.grad((F.pad(x, (1, 1, 1, 1), mode="reflect") * 2).sum(), x)
-    torch.testing.assert_close(got, eager)
-    assert "fx_abs" not in "\n".join(k.source for k in compiled.kernels.values())

@@ -105,6 +105,7 @@ class MachineFacts:
         half_speed: How fast it multiplies half-precision types, by the type's name; one that is
             not there is timed.
         gpu: The GPU that kernels are made for.
+        gathers: Whether it reads a vector of elements from all over sooner than one at a time.
     """
 
     processor: str
@@ -116,6 +117,7 @@ class MachineFacts:
     streams: bool
     half_speed: tuple[tuple[str, HalfSpeed], ...] = ()
     gpu: GpuFacts = field(default_factory=GpuFacts)
+    gathers: bool = False
 
     def __post_init__(self) -> None:
         """Refuse an instruction set that nobody knows."""
@@ -166,6 +168,8 @@ def _this_cpu() -> MachineFacts:
         cores=os.cpu_count() or 1,
         last_cache=this_system().last_cache(),
         streams=x86,
+        # Intel's since Sapphire Rapids; what holds older ones to safety (Downfall) made them slow
+        gathers="avx512_fp16" in known and "AMD" not in this_system().processor().vendor,
     )
 
 

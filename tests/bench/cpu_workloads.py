@@ -293,6 +293,30 @@ WORKLOADS = (
             torch.randn(1000, 512),
         ),
     ),
+    Workload(
+        "adaptive average pool",
+        lambda x: F.adaptive_avg_pool2d(x, 1),
+        _rand(32, 512, 14, 14),
+    ),
+    Workload(
+        "nearest of one dimension",
+        lambda x: F.interpolate(x, scale_factor=2),
+        _rand(16, 64, 1000),
+    ),
+    Workload("circular pad", lambda x: F.pad(x, (3, 3), "circular"), _rand(16, 64, 1000)),
+    Workload("replication pad", lambda x: F.pad(x, (3,) * 4, "replicate"), _rand(16, 16, 64, 64)),
+    Workload("roll", lambda x: x.roll((-3, -3), (1, 2)), _rand(8, 56, 56, 96)),
+    Workload("moving average", lambda x: x.unfold(-1, 5, 1).mean(-1), _rand(16, 64, 1000)),
+    Workload(
+        "columns by index",
+        lambda x, index: x.index_select(1, index),
+        lambda: (torch.randn(1000, 512), torch.randint(0, 512, (700,))),
+    ),
+    Workload(
+        "products of 8x8",
+        torch.bmm,
+        lambda: (torch.randn(10000, 8, 8), torch.randn(10000, 8, 8)),
+    ),
     Workload("lgamma", torch.lgamma, lambda: (torch.rand(1024, 1024) * 10,), bound="compute"),
     Workload("sum fp16", lambda x: x.sum(), _rand(*M4, dtype=F16)),
     Workload(

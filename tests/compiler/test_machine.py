@@ -153,3 +153,23 @@ def test_the_last_cache_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("os.sysconf", unknown)
     assert this_system().last_cache() == System().last_cache()
+
+
+@pytest.mark.parametrize("isa", ["avx2", "sse2"])
+@pytest.mark.parametrize("gathers", [True, False])
+def test_columns_by_index_are_gathered_where_that_is_quick(isa: str, gathers: bool) -> None:
+    if this_machine().isa not in ("avx2", "avx512"):
+        pytest.skip("another kind of processor")
+    facts = replace(this_machine().with_isa(isa), gathers=gathers)
+
+    def text(dtype: torch.dtype) -> str:
+        torch._dynamo.reset()
+        compiled = fusec.compile(lambda x, i: x.index_select(1, i), machine=facts)
+        x, index = torch.randn(300, 64).to(dtype), torch.randint(0, 64, (200,))
+        assert torch.equal(compiled(x, index), x.index_select(1, index))
+        (kernel,) = compiled.kernels.values()
+        return kernel.source
+
+    quick = gathers and isa != "sse2"
+    assert ("safelen(1)" not in text(torch.float32)) == quick
+    assert "safelen(1)" in text(torch.bfloat16)

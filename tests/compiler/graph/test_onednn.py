@@ -219,3 +219,9 @@ def test_a_bias_beside_columns_of_an_unknown_number() -> None:
         for number in (5, 1, 3):
             got = compiled(*inputs, torch.tensor(number))
             torch.testing.assert_close(got, project(*inputs, torch.tensor(number)))
+
+
+def test_long_sums_of_a_copied_matrix_stay() -> None:
+    assert not onednn_multiplies_faster(64, 4096, 64, 64 * 4096)
+    assert onednn_multiplies_faster(512, 4096, 512, 512 * 4096)
+    assert onednn_multiplies_faster(64, 4096, 64, 0)

@@ -14,6 +14,7 @@ from fusec.ir.checks import CheckKind, check_name
 from fusec.ir.index import Expr, IntLike, Symbol
 from fusec.ir.node import Node, const, index_value, indirect, op, recording, reduce, scan
 from fusec.targets.cpp.plan import choices
+from fusec.targets.cpp.plan.columns import column_axis
 from fusec.targets.cpp.plan.facts import Facts
 from fusec.targets.cpp.plan.loop_tables import short_indices, tabled_nodes
 from fusec.targets.cpp.plan.scatter import plan_scatter, separate_axes
@@ -493,8 +494,10 @@ def test_which_loops_update_elements_of_their_own() -> None:
     assert named(update(lambda i, j: (i, j))) == "i0i1"
     assert named(update(lambda i, j: (row(i), j))) == "i1"
     assert named(update(lambda i, j: (row(j), i))) == "i0"
-    assert named(update(lambda i, j: (row(i), i))) == ""  # its place elsewhere hangs on it
-    assert named(update(lambda i, j: (i + j, j))) == ""
+    assert named(update(lambda i, j: (row(i), i))) == "i0"
+    assert named(update(lambda i, j: (i, row(i) + row(j)))) == "i0"
+    assert named(update(lambda i, j: (i + j, j))) == "i1"
+    assert named(update(lambda i, j: (i + j, j + 1))) == ""
     assert named(update(lambda i, j: (i + 1, j))) == "i1"
     assert named(update(lambda i, j: (row(i), row(j)))) == ""
     assert named(update(lambda i, j: (row(i), row(j)), mode="set")) == "i0i1"
@@ -527,6 +530,36 @@ def test_what_threads_share(
     assert {d.name: d.value for d in facts.decisions} == {
         "vectors": "i1", "threads": f"share {shared}" if shared else "one",
     }  # fmt: skip
+
+
+def test_rows_whose_elements_find_their_places_are_shared() -> None:
+    def places(i: Expr, j: Expr) -> tuple[Expr, ...]:
+        both = Expr.of(indirect(ops.load("at", (i + j,), I64), 300))
+        return i, both
+
+    plan = plan_scatter(update(places, (300, 200)))
+    assert plan.shared is not None
+    assert (plan.shared.name, plan.vector) == ("i0", False)
+    plan = plan_scatter(update(lambda i, j: places(i, j)[::-1], (300, 200)))
+    assert plan.shared is not None
+    assert (plan.shared.name, plan.vector) == ("i0", False)
+
+
+def test_windows_are_reduced_side_by_side() -> None:
+    def column(elements: IntLike, step: int = 1) -> str | None:
+        i, j = axes(40, 500)
+        (t,) = axes(elements)
+        value = reduce(
+            "sum", ops.load("x", (Expr.of(i), Expr.of(j) * step + Expr.of(t)), F32), (t,), F32
+        )
+        body = Body((i, j), (t,), (Store("out", at(i, j), value),))
+        buffers = {"x": buffer("x", (40, 5000)), "out": buffer("out", (40, 500))}
+        found = column_axis(Facts(body, buffers), forced=False)
+        return found.name if found else None
+
+    assert column(5) == column(64) == "i1"
+    assert column(65) is None
+    assert column(5, 2) is None
 
 
 def test_the_first_loop_of_its_own_is_shared() -> None:

@@ -33,6 +33,11 @@ ROWS_TRIED = (1, 4, 8, 32, 128)
 ROWS_WORTH_CHUNKS = 512
 
 
+def is_short_window(elements: int | None) -> bool:
+    """Whether windows of so many elements are best reduced side by side."""
+    return elements is not None and elements <= SHORT_WINDOW
+
+
 def grain(operations: int) -> int:
     """Return how many elements make a team of threads worth while.
 
@@ -106,6 +111,20 @@ FAR_ROW = 8192
 READING_COST = 8
 # Bytes of a block's running results where nothing is asked for: with more, they leave registers.
 QUIET_LINE = 128
+
+
+def gathers_quickly(itemsize: int) -> bool:
+    """Whether elements at places that a table has are best read as vectors.
+
+    On a Xeon (Sapphire Rapids), one thread, 700 columns of 1000 x 512 took 0.38 ms one at a time,
+    0.22 as vectors of AVX-512 and 0.26 of AVX2, upsampling of rows by two 0.81, 0.48 and 0.50.  An
+    AMD EPYC reads them one at a time in either case.
+
+    Args:
+        itemsize: Bytes of an element; nothing gathers halves.
+    """
+    machine = current_machine()
+    return machine.gathers and machine.isa in ("avx2", "avx512") and itemsize in (4, 8)
 
 
 def hardware_prefetches(cost: int) -> bool:
@@ -259,6 +278,10 @@ SCAN_COLUMNS = 256
 COLUMN_CHOICES = (64, 128, 256, 512, 1024, 2048)
 # Fewer columns than half a vector are not worth it where something lies along the rows.
 LEAST_COLUMNS = 8
+# Windows that overlap are contiguous both ways: from one element to the next, and from one window
+# to the next.  Up to this many elements, windows side by side fill more vectors: sums of windows of
+# 5 took 1.4 ms one after the other where eager took 0.66.
+SHORT_WINDOW = 64
 # What an axis of which nobody knows the length counts, where others are known.
 UNKNOWN_EXTENT = 64
 # Rows that a column's float sum adds up before they go into a double.

@@ -32,16 +32,22 @@ def column_axis(facts: Facts, *, forced: bool) -> Symbol | None:
     """
     reads = [load for load in facts.body.loads() if facts.free[load] & set(facts.body.reduce_axes)]
     votes: dict[Symbol, int] = {}
+    both: set[Symbol] = set()  # along which a load is contiguous as well as along the last axis
     last = facts.body.reduce_axes[-1]
     for load in reads:
         buffer = facts.buffers[load.buffer]
         offset = buffer.offset(load.index)
-        for axis in (*facts.body.axes, last):
-            if offset.is_affine_in(axis) and offset.coefficient(axis) == 1:
-                # an index that is found once a row weighs little beside what it finds
-                sizes = (extent(each) for each in facts.free[load])
-                times = prod(size or choices.UNKNOWN_EXTENT for size in sizes)
-                votes[axis] = votes.get(axis, 0) + times * buffer.dtype.itemsize
+        along = [
+            axis
+            for axis in (*facts.body.axes, last)
+            if offset.is_affine_in(axis) and offset.coefficient(axis) == 1
+        ]
+        both |= set(along) if last in along else set()
+        for axis in along:
+            # an index that is found once a row weighs little beside what it finds
+            sizes = (extent(each) for each in facts.free[load])
+            times = prod(size or choices.UNKNOWN_EXTENT for size in sizes)
+            votes[axis] = votes.get(axis, 0) + times * buffer.dtype.itemsize
     own = votes.pop(last, 0)
     if not votes:
         return None
@@ -49,7 +55,9 @@ def column_axis(facts: Facts, *, forced: bool) -> Symbol | None:
     beside = all(best in facts.free[n] for n in facts.nodes if isinstance(n, Reduce | Scan))
     width = extent(best)
     fills = not own or width is None or width >= choices.LEAST_COLUMNS
-    return best if beside and (forced or (votes[best] > own and fills)) else None
+    window = best in both and len(facts.body.reduce_axes) == 1 and votes[best] == own
+    pays = votes[best] > own or (window and choices.is_short_window(extent(last)))
+    return best if beside and (forced or (pays and fills)) else None
 
 
 def plan_columns(facts: Facts, column: Symbol) -> Columns:

@@ -264,7 +264,17 @@ def mostly_gathers(facts: Facts, axis: Symbol, inside: Sequence[Node]) -> bool:
     branches = [n for n in inside if isinstance(n, Op) and n.name in choices.BRANCHES]
     if any(node.dtype.is_floating_point for node in branches):  # others make positions
         return False
-    return bool(gathers) and cost(inside) < choices.GATHER_COST * len(gathers)
+    if all(_is_quick(facts, node, inside) for node in gathers):
+        return False
+    return cost(inside) < choices.GATHER_COST * len(gathers)
+
+
+def _is_quick(facts: Facts, gather: Load, inside: Sequence[Node]) -> bool:
+    """Whether elements at computed positions are read as a vector, which is there in a table."""
+    places = {s.payload for e in gather.index for s in e.symbols() if isinstance(s.payload, Node)}
+    if not places.isdisjoint(inside):
+        return False
+    return choices.gathers_quickly(facts.buffers[gather.buffer].dtype.itemsize)
 
 
 def _block(facts: Facts, outer: Sequence[Symbol], last: Symbol) -> LoopConstant | None:

@@ -21,8 +21,9 @@ def plan_scatter(facts: Facts) -> Scatter:
     if not body.axes:
         return Scatter(None, None, False)
     separate, last = separate_axes(body), body.axes[-1]
+    vector = last in separate and not _finds_places(body, last)
     shared, block = _shared_axis(facts, separate), None
-    if last in separate:
+    if vector:
         facts.note("vectors", last.name, "no two of its turns update the same element")
     if shared is not None:
         facts.note("threads", f"share {shared.name}", "no two of its turns update the same element")
@@ -31,29 +32,26 @@ def plan_scatter(facts: Facts) -> Scatter:
     if shared is last:
         value = facts.wanted.size("BLOCK", choices.UPDATE_BLOCK, choices.UPDATE_BLOCKS)
         block = LoopConstant("BLOCK", value, choices.UPDATE_BLOCKS, "elements of a row, at least")
-    return Scatter(shared, block, last in separate)
+    return Scatter(shared, block, vector)
 
 
 def separate_axes(body: Body) -> frozenset[Symbol]:
     """Return the loops of which no two turns touch the same element of anything updated."""
-    free = free_axes(body.computed)
     found = set(body.axes)
     for store in body.stores:
-        if not store.updates:
-            continue
-        places: set[Symbol] = set()
-        for position, expr in enumerate(store.index):
-            axis = next((a for a in body.axes if expr == Expr.of(a)), None)
-            others = (e for n, e in enumerate(store.index) if n != position)
-            if axis is not None and not any(_depends(e, axis, free) for e in others):
-                places.add(axis)
-        found &= places
+        if store.updates:
+            found &= {axis for axis in body.axes if Expr.of(axis) in store.index}
     return frozenset(found)
 
 
-def _depends(expr: Expr, axis: Symbol, free: dict[Node, frozenset[Symbol]]) -> bool:
+def _finds_places(body: Body, axis: Symbol) -> bool:
+    """Whether a computed index of what is updated is another one in each turn of a loop."""
+    free = free_axes(body.computed)
     return any(
-        symbol is axis or (isinstance(symbol.payload, Node) and axis in free[symbol.payload])
+        isinstance(symbol.payload, Node) and axis in free[symbol.payload]
+        for store in body.stores
+        if store.updates
+        for expr in store.index
         for symbol in expr.symbols()
     )
 

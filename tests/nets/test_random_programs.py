@@ -129,3 +129,20 @@ def test_a_tie_that_a_mean_rounds_is_either() -> None:
     assert not found(a, 0.0)
     assert not found(a * 0.5, 5e-5)
     assert [each.split(":")[0] for each in found(a * 100, 0.1)] == ["output 0", "output 1"]
+
+
+def test_which_of_two_nearly_equal_numbers_is_greatest_is_either() -> None:
+    """One run with other roundings may move both alike."""
+    lines = ("v0 = a.softmax(-1)", "v1 = (v0 >= v0.amax(-1, keepdim=True)).float()", "return (v1,)")
+    rows = torch.tensor([[0.0, 2e-7], [2e-7, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    program = Program(0, lines, {"a": rows}, {}, False)
+    eager = call(program.function(), program.fresh())
+
+    def found(result: torch.Tensor) -> list[str]:
+        return compared(program, program.fresh(), eager, Run([result], eager.inputs, eager.slopes))
+
+    (ours,) = eager.outputs
+    tied = torch.cat([torch.ones(2, 2), ours[2:]])
+    assert not found(torch.cat([1 - ours[:2], ours[2:]]))
+    assert not found(tied)
+    assert found(1 - ours)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -251,3 +253,44 @@ def test_gradients_that_are_not_kept_by_its_place_are_compiled() -> None:
     compiled = fusec.compile(function)
     _as_in_eager(function, compiled)
     assert not compiled.fallbacks
+
+
+def _view(x: torch.Tensor) -> torch.Tensor:
+    return x[1:]
+
+
+def _result(x: torch.Tensor) -> torch.Tensor:
+    return x * 1.5
+
+
+@pytest.mark.parametrize("backend", ["fusec", "torch"])
+@pytest.mark.parametrize("of", ["input", "leaf"])
+@pytest.mark.parametrize("made", [_view, _result])
+def test_a_gradient_of_a_gradient_by_an_input_that_is_no_leaf(
+    made: Function, of: str, backend: str
+) -> None:
+    """It was None: nothing joined the gradient to what is neither a leaf nor saved."""
+
+    def function(z: torch.Tensor) -> torch.Tensor:
+        return z.softmax(-1).exp().sum()
+
+    compile_it = {"fusec": fusec.compile, "torch": torch.compile}[backend]
+    compiled = compile_it(function, **({"backend": "fusec"} if backend == "torch" else {}))
+    for _ in range(3):  # the first call takes a longer way
+        x = torch.randn(4, 6, requires_grad=True)
+        z = made(x)
+        asked = z if of == "input" else x
+        (gradient,) = torch.autograd.grad(compiled(z), asked, create_graph=True)
+        with pytest.raises(RuntimeError, match="double backward"):
+            torch.autograd.grad(gradient.sum(), asked, allow_unused=True)
+
+
+def test_an_input_is_held_by_nobody_else() -> None:
+    compiled = fusec.compile(lambda z: (z * 2).sum())
+    for _ in range(3):
+        z = torch.randn(3, requires_grad=True) * 1
+        result, held = compiled(z), weakref.ref(z)
+        del z
+        gc.collect()
+        assert held() is None
+        result.backward()

@@ -32,6 +32,7 @@ from fusec.capture.fast_path.direct import (
     updates_are_plain,
     wrapper_of,
 )
+from fusec.capture.fast_path.given_inputs import note_given
 from fusec.compiled.part import CompiledPart
 from fusec.memory.readable import has_tangent
 
@@ -146,6 +147,7 @@ def _subclass(
 
     def forward(ctx: Any, *inputs: Any) -> Any:
         ctx.opaque_objects = ctx._tensors_no_vc_check = ()
+        note_given(ctx, inputs)
         return plan.saved(ctx, inputs, run(list(inputs)))
 
     def backward(ctx: Any, *given: Any) -> Any:

@@ -4,13 +4,15 @@ AOTAutograd computes first gradients alone.  Where somebody asks for gradients o
 but only if autograd comes to its node; what it returns is joined to values that its forward saved,
 not to the inputs.  ``torch.autograd.grad(g, x, allow_unused=True)`` therefore finds no way from
 ``g`` to ``x`` and says that there is none: ``torch.autograd.functional.hessian`` makes zeros of it.
-Eager has a gradient there.
+Eager has a gradient there. Gradients are joined to the inputs therefore: to leaves, which autograd
+knows, and to others as long as somebody holds them, for who asks for a gradient of one has it.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -18,6 +20,7 @@ import torch
 from torch import fx
 from torch.autograd import functional
 
+from fusec.capture.fast_path.given_inputs import given_inputs, note_given
 from fusec.capture.fast_path.recorded import never_traced
 from fusec.capture.gradients.behind_breaks import (
     behind_the_break,
@@ -101,32 +104,53 @@ class _Joined(torch.autograd.Function):
 
 
 def _install(function: Any) -> None:
+    run: Callable[..., Any] = function.forward
     first: Callable[..., Any] = function.backward
+
+    def forward(ctx: Any, *given: Any) -> Any:
+        note_given(ctx, given)
+        return run(ctx, *given)
 
     def backward(ctx: Any, *given: Any) -> Any:
         results = first(ctx, *given)
         return _joined(ctx, results) if torch.is_grad_enabled() else results
 
+    never_traced()(forward.__code__)
     never_traced()(backward.__code__)
+    function.forward = staticmethod(functools.wraps(run)(forward))
     function.backward = staticmethod(backward)
 
 
 def _joined(ctx: Any, results: Any) -> Any:
-    """Join gradients to the leaves that autograd knows; to other inputs it has no way back."""
+    """Join gradients to the inputs of the graph, and to the leaves that these come from."""
     if asking := _asking(sys._getframe()):
         raise RuntimeError(
             f"functional.{asking} asks for gradients of gradients of a graph that was compiled for "
             f"other calls: {_TWICE}; call torch._dynamo.reset() first, or use torch.func"
         )
-    leaves = [each.variable for each, _ in ctx.next_functions if hasattr(each, "variable")]
     places = [i for i, each in enumerate(results) if isinstance(each, torch.Tensor)]
-    if not leaves or not places:
+    inputs = [*given_inputs(ctx), *_leaves(ctx)]
+    if not inputs or not places:
         return results
     found = list(results)
-    joined = _Joined.apply(len(leaves), *leaves, *(found[i] for i in places))  # type: ignore[no-untyped-call]
+    joined = _Joined.apply(len(inputs), *inputs, *(found[i] for i in places))  # type: ignore[no-untyped-call]
     for i, each in zip(places, joined, strict=True):
         found[i] = each
     return tuple(found)
+
+
+def _leaves(node: Any) -> Iterator[torch.Tensor]:
+    """Yield the leaves that a node's gradients go to, each once."""
+    waiting, seen = [node], {node}
+    while waiting:
+        for each, _ in waiting.pop().next_functions:
+            if each is None or each in seen:
+                continue
+            seen.add(each)
+            if hasattr(each, "variable"):
+                yield each.variable
+            else:
+                waiting.append(each)
 
 
 __all__ = ["asks_for_second_gradients", "keeps_gradients", "refuse_second_gradients"]

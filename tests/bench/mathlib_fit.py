@@ -323,18 +323,18 @@ def erfinv_far_fit(terms: int, bits: int) -> Fit:
 
 
 def erfinv_single_near_fit(terms: int, bits: int) -> Fit:
-    """In -w, for w < 6, as for floats: where it is small, the first coefficient decides."""
-    return Fit(lambda v: erfinv_of(-v), lambda v: 1 / erfinv_of(-v), -6, 0, terms, bits)
+    """erfinv(y) / y - 1 in -w, for w < 6, as for floats; error relative to erfinv."""
+    return Fit(lambda v: erfinv_of(-v) - 1, lambda v: 1 / erfinv_of(-v), -6, 0, terms, bits)
 
 
 def erfinv_single_far_fit(center: str, terms: int, bits: int) -> Fit:
-    """In sqrt(w) less a number of which it is a float, for w > 6, which ends at 16.0."""
+    """As above in sqrt(w) less a number of which it is a float, for w > 6, which ends at 16.0."""
     c = mp.mpf(float.fromhex(center))
 
     def f(v: mp.mpf) -> mp.mpf:
-        return erfinv_of((v + c) ** 2)
+        return erfinv_of((v + c) ** 2) - 1
 
-    return Fit(f, lambda v: 1 / f(v), root(6) - c, root(mp.mpf("16.1")) - c, terms, bits)
+    return Fit(f, lambda v: 1 / (f(v) + 1), root(6) - c, root(mp.mpf("16.1")) - c, terms, bits)
 
 
 def log_rough_fit(terms: int, bits: int) -> Fit:

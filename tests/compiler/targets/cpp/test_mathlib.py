@@ -338,7 +338,7 @@ def float_samples() -> torch.Tensor:
     return torch.from_numpy(np.concatenate(samples))
 
 
-@pytest.mark.parametrize("name", ["sin", "cos"])
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
 def test_moderate_float(
     name: str, run: Callable[..., torch.Tensor], float_samples: torch.Tensor
 ) -> None:

@@ -1,4 +1,4 @@
-"""Sines, cosines and remainders in C++ kernels, whose blocks have a quick form where moderate."""
+"""Sines, tangents and remainders in C++ kernels, whose blocks have a quick form where moderate."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_angles_in_double() -> None:
     small = 2.0 ** -torch.randint(0, 1070, (count,), generator=generator).double()
     special = torch.tensor([0.0, -0.0, float("inf"), float("nan"), 1e300, 2.0**20]).double()
     for x in (normal, normal * 1e5, turns * (math.pi / 2), small, special.repeat(7000)):
-        for function in (torch.sin, torch.cos):
+        for function in (torch.sin, torch.cos, torch.tan):
             torch._dynamo.reset()
             compiled = fusec.compile(function)
             got, want = compiled(x), function(x)

@@ -133,16 +133,10 @@ FX_INLINE float fx_moderate_cos(float x, Moderate moderate)
     return fx_sin_quadrant(r, n + 1u);
 }
 
-//@ name: tan.f32
-//@ needs: _trig_reduce.f32
-//@ accuracy: 2 ulp
-//@ method: minimax of degree 15 for tan(r); -1 / tan(r) in odd quadrants
-FX_INLINE float fx_tan(float x)
+//@ name: _tan_quadrant.f32
+//@ method: tan(r + rest + n pi/2), minimax of degree 15; -1 / tan in odd quadrants
+FX_INLINE float fx_tan_quadrant(float r, float rest, uint32_t n)
 {
-    uint32_t n;
-    double reduced = fx_trig_reduce(x, n);
-    float r = (float)reduced;
-    float lost = (float)(reduced - r);
     float z = r * r;
     float p = 0x1.1ecda4p-8f;
     p = __builtin_fmaf(p, z, 0x1.7fea66p-14f);
@@ -153,12 +147,46 @@ FX_INLINE float fx_tan(float x)
     p = __builtin_fmaf(p, z, 0x1.555560p-2f);
     p = p * z;
     // d tan = (1 + tan^2) d r
-    float low = __builtin_fmaf(p, r, __builtin_fmaf(z, lost, lost));
+    float low = __builtin_fmaf(p, r, __builtin_fmaf(z, rest, rest));
     float t = r + low;
-    // -1 / (t + rest) is q + q^2 rest with q = -1 / t
-    float rest = low - (t - r);
+    // -1 / (t + lost) is q + q^2 lost with q = -1 / t
+    float lost = low - (t - r);
     float q = -1.0f / t;
-    float result = n & 1u ? __builtin_fmaf(q * q, rest, q) : t;
+    return n & 1u ? __builtin_fmaf(q * q, lost, q) : t;
+}
+
+//@ name: tan.f32
+//@ needs: _trig_reduce.f32 _tan_quadrant.f32
+//@ accuracy: 2 ulp
+FX_INLINE float fx_tan(float x)
+{
+    uint32_t n;
+    double reduced = fx_trig_reduce(x, n);
+    float r = (float)reduced;
+    float result = fx_tan_quadrant(r, (float)(reduced - r), n);
+    return x == 0.0f ? x : result;
+}
+
+//@ name: moderate_tan.f32
+//@ needs: _flag _bits.f32 _tan_quadrant.f32 tan.f32
+//@ accuracy: 1.5 ulp
+//@ method: without double where moderate says that |x| < 2^15: pi/2 in three parts, r in two
+template <typename Moderate>
+FX_INLINE float fx_moderate_tan(float x, Moderate moderate)
+{
+    if constexpr (!moderate.value) return fx_tan(x);
+    float shifted = __builtin_fmaf(x, 0x1.45f306p-1f, 0x1.8p23f);
+    uint32_t n = fx_bits(shifted);
+    float whole = shifted - 0x1.8p23f;
+    float high = __builtin_fmaf(whole, -0x1.921fb6p+0f, x);
+    // The second product and the sum with what each loses: they nearly cancel near a pole.
+    float middle = whole * 0x1.777a5cp-25f;
+    float lost = __builtin_fmaf(whole, 0x1.777a5cp-25f, -middle);
+    float r = high + middle;
+    float back = r - high;
+    float rest = (high - (r - back)) + (middle - back);
+    rest = __builtin_fmaf(whole, 0x1.ee59dap-50f, rest + lost);
+    float result = fx_tan_quadrant(r, rest, n);
     return x == 0.0f ? x : result;
 }
 
@@ -257,6 +285,52 @@ FX_INLINE double fx_moderate_cos(double x, Moderate moderate)
     uint64_t n;
     double r = fx_trig_reduce_moderate(x, rest, n);
     return fx_sin_quadrant(r, rest, n + 1u);
+}
+
+//@ name: moderate_tan.f64
+//@ needs: _flag _trig_reduce_moderate.f64 tan.f64
+//@ accuracy: 1 ulp
+//@ method: sin / cos, each in two parts, as vectors where moderate says that |x| < 2^20
+template <typename Moderate>
+FX_INLINE double fx_moderate_tan(double x, Moderate moderate)
+{
+    if constexpr (!moderate.value) return fx_tan(x);
+    double rest;
+    uint64_t n;
+    double r = fx_trig_reduce_moderate(x, rest, n);
+    // As for the sine and the cosine, but for the last additions.
+    double z = r * r;
+    double s = 0x1.5d93a5acfd57cp-33;
+    s = __builtin_fma(s, z, -0x1.ae5e68a2b9cebp-26);
+    s = __builtin_fma(s, z, 0x1.71de357b1fe7dp-19);
+    s = __builtin_fma(s, z, -0x1.a01a019c161d5p-13);
+    s = __builtin_fma(s, z, 0x1.111111110f8a6p-7);
+    double cube = z * r;
+    s = __builtin_fma(s, cube, -0.5 * rest);
+    s = __builtin_fma(z, s, rest);
+    s = __builtin_fma(cube, -0x1.5555555555549p-3, s);
+    double c = -0x1.8fae9be8838d4p-37;
+    c = __builtin_fma(c, z, 0x1.1ee9ebdb4b1c4p-29);
+    c = __builtin_fma(c, z, -0x1.27e4f809c52adp-22);
+    c = __builtin_fma(c, z, 0x1.a01a019cb1590p-16);
+    c = __builtin_fma(c, z, -0x1.6c16c16c15177p-10);
+    c = __builtin_fma(c, z, 0x1.555555555554cp-5);
+    double half = 0.5 * z;
+    double w = 1.0 - half;
+    c = ((1.0 - w) - half) + __builtin_fma(z * z, c, -(r * rest));
+    // sin is r + s, cos w + c; in odd quadrants their quotient is the other way round.
+    bool odd = n & 1u;
+    double above = odd ? -w : r;
+    double below = odd ? r : w;
+    double above_low = odd ? -c : s;
+    double below_low = odd ? s : c;
+    double bottom = below + below_low;
+    below_low = below_low - (bottom - below);
+    double inverse = 1.0 / bottom;
+    double q = above * inverse;
+    double miss = __builtin_fma(-q, bottom, above) + __builtin_fma(-q, below_low, above_low);
+    double result = __builtin_fma(miss, inverse, q);
+    return x == 0.0 ? x : result;
 }
 
 //@ name: _asin_poly.f32

@@ -1,4 +1,4 @@
-"""Sines, cosines and remainders a block at a time, quickly where no argument of it is large.
+"""Sines, tangents and remainders a block at a time, quickly where no argument of it is large.
 
 Bringing an angle of any size into the first quadrant takes three dozen operations in double; one
 below 2**15 takes five in float.  In double the C library has it, one angle after the other, and
@@ -21,7 +21,7 @@ from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.facts import Facts, cost
 
 # Functions that have a quick form for moderate arguments: of one, and of two, whose quotient it is.
-_ANGLES = ("sin", "cos")
+_ANGLES = ("sin", "cos", "tan")
 _QUOTIENTS = ("fmod", "remainder")
 
 

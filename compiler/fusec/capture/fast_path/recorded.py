@@ -147,7 +147,10 @@ def _subclass(
 
     def forward(ctx: Any, *inputs: Any) -> Any:
         ctx.opaque_objects = ctx._tensors_no_vc_check = ()
-        note_given(ctx, inputs)
+        for each in inputs:  # here, as calls of leaves alone are many, and cost little else
+            if not getattr(each, "is_leaf", True):
+                note_given(ctx, inputs)
+                break
         return plan.saved(ctx, inputs, run(list(inputs)))
 
     def backward(ctx: Any, *given: Any) -> Any:

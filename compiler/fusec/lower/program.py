@@ -35,6 +35,7 @@ from fusec.lower.calls import asked_of, label_of, mutated, read_results
 from fusec.lower.gaps import laid_out, lies_as
 from fusec.lower.higher_order import Subgraph, call_whole
 from fusec.lower.names import name_parts, readable
+from fusec.lower.nested_results import NestedResults
 from fusec.lower.promises import PromisedNumber
 from fusec.lower.registry import find_rule
 from fusec.lower.sizes import SizeTable, fixed
@@ -241,9 +242,18 @@ class _Driver:
                 assert self.form is not None
                 return tree_unflatten(list(found), self.form) if several else found[0]
             written = mutated(target, args, kwargs)
+            assert self.form is not None
+            nested = not all(each.is_leaf() for each in self.form.children())
             results = lowering.extern(
-                target, args, kwargs, reason.why, written, refused=reason.refused
+                NestedResults(target) if nested else target,
+                args,
+                kwargs,
+                reason.why,
+                written,
+                refused=reason.refused,
             )
+            if nested:
+                return tree_unflatten(list(results), self.form)
             return results if several else results[0]
 
     def output(self, node: fx.Node) -> None:

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from ops import judge, report, unit
 from ops.__main__ import DTYPES, main
 from ops.databases import DATABASES, Asked, database
+from ops.layouts import layouts
 from support import repro
 from support.compare import difference
 
@@ -105,23 +106,59 @@ def asked(*directions: str, dtypes: str = "float32") -> Asked:
     [
         ("higher-order", "cond.simple", "backward"),
         ("errors", "nn.functional.adaptive_avg_pool2d", "errors"),
+        ("module-tests", "SmoothL1Loss_beta", "train backward"),
+        ("functional-tests", "huber_loss.with_grad", "backward"),
+        ("functions", "NumpySplitCopyWithIntCustomOp", "backward"),
+        ("autocast", "nn_fp32.mse_loss", "backward"),
+        ("transforms", "nn.functional.gelu", "hvp"),
         *(
             pytest.param(*each, marks=pytest.mark.slow)
             for each in (
                 ("modules", "nn.LayerNorm", "train backward"),
                 ("optimizers", "SGD", "foreach"),
                 ("optimizers", "Muon", "steps"),
+                ("module-tests", "CosineEmbeddingLoss_no_batch_dim_mean", "train backward"),
+                ("functional-tests", "hardtanh.inplace", "forward"),
+                ("autocast", "torch_need_autocast_promote.cat", "backward"),
+                ("transforms", "cumsum", "vmap of grad"),
             )
         ),
     ],
 )
 def test_other_databases(kind: str, name: str, way: str) -> None:
-    given = asked("forward", "backward", dtypes="float32 int64")
+    dtypes = "bfloat16" if kind == "autocast" else "float32 int64"
+    given = asked("forward", "backward", dtypes=dtypes)
     found = [unit for unit in database(kind).asked_units(name, given) if unit.direction == way]
     samples = [sample for unit in found for sample in unit.run("fusec")]
     assert samples
     for sample in samples:
         assert sample.verdict in ("ok", "rounding", "raises"), sample
+
+
+def test_second_gradients_are_refused_not_wrong() -> None:
+    (way,) = (
+        unit
+        for unit in database("functions").asked_units("NumpyMulCustomOp", asked("backward"))
+        if unit.direction == "twice"
+    )
+    (sample,) = way.run("fusec")
+    assert sample.verdict == "not captured"
+    assert "double backward" in sample.detail
+
+
+def test_how_a_result_lies_is_compared() -> None:
+    x = torch.ones(3, 4)
+    assert layouts((x, x.t())) == ["strides (4, 1)", "strides (1, 4)"]
+    assert layouts([x.clone().requires_grad_()]) == ["strides (4, 1), with a gradient"]
+
+    def run(wrap: judge.Wrap, *, exact: bool) -> tuple[object, object]:
+        call = wrap(torch.neg)
+        found = call(x)
+        return (found, layouts(found if call is torch.neg else found.t())), ()
+
+    sample = judge.judge(judge.Case(run), "fusec")
+    assert sample is not None
+    assert sample.verdict == "wrong"
 
 
 def test_what_computes_where_eager_refuses_is_bad() -> None:

@@ -35,7 +35,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         nargs="+",
         choices=[*DATABASES, "all"],
         default=["operators"],
-        help="operators, their errors (what eager refuses), modules, optimizers, higher-order",
+        help="operators, their errors (what eager refuses), modules, optimizers, higher-order; "
+        "torch's older lists of modules and functionals, functions that users write, what "
+        "autocast casts, operators within torch.func's transforms",
     )
     parser.add_argument("--count", type=int, default=60, help="operators of the sample")
     parser.add_argument("--seed", type=int, default=0, help="chooses the sample")

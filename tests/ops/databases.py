@@ -16,6 +16,11 @@ DATABASES = {
     "modules": "ops.modules",
     "optimizers": "ops.optimizers",
     "higher-order": "ops.higher_order",
+    "module-tests": "ops.module_tests",
+    "functional-tests": "ops.functional_tests",
+    "functions": "ops.functions",
+    "autocast": "ops.autocast",
+    "transforms": "ops.transforms",
 }
 
 

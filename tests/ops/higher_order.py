@@ -11,7 +11,7 @@ from torch.testing._internal.hop_db import hop_db
 from torch.testing._internal.opinfo.core import OpInfo
 
 from ops.databases import Asked, Unit, short
-from ops.judge import Sample, judge
+from ops.judge import Sample, judge_all
 from ops.unit import FORWARD, case_of, seed_of
 from support.opinfo import name_of, quiet
 
@@ -38,18 +38,14 @@ def asked_units(name: str, asked: Asked) -> Iterator[Unit]:
 def _run(
     op: OpInfo, direction: str, dtype: torch.dtype, limit: int, dynamic: bool, backend: str
 ) -> list[Sample]:
-    found = []
     torch.manual_seed(seed_of(op, dtype))
     backward = direction == "backward"
     with quiet():
         given = op.sample_inputs("cpu", dtype, requires_grad=backward)
-        for sample, _ in zip(given, range(limit), strict=False):
-            values = (sample.input, tuple(sample.args), dict(sample.kwargs))
-            case = replace(case_of(op, values, backward, dynamic=dynamic), program=None)
-            result = judge(case, backend, dynamic=dynamic)
-            if result is not None:
-                found.append(result)
-    return found
+        values = ((each.input, tuple(each.args), dict(each.kwargs)) for each in given)
+        cases = (case_of(op, each, backward, dynamic=dynamic) for each in values)
+        untold = (replace(case, program=None) for case in cases)
+        return judge_all(untold, limit, backend, dynamic=dynamic)
 
 
 __all__ = ["asked_units", "names"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +14,8 @@ from support.compare import difference
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 SEED = 7
+# What AOTAutograd says of gradients of gradients that it made.
+_NO_SECOND_GRADIENTS = "does not currently support double backward"
 target = "auto"  # what kernels are written in, for the whole of a process
 
 
@@ -56,7 +59,8 @@ class Sample:
             ``emulate_rounding`` does); ``captured`` (equals what TorchDynamo captured, run in
             eager); ``wrong``; ``error`` (eager did not raise); ``eager`` (compiled, but ran in
             eager after all); ``not compiled`` (nothing reached the backend); ``not captured``
-            (TorchDynamo itself fails, or what it captured does in eager too).  Of what eager
+            (TorchDynamo itself fails, or what it captured does in eager too; or AOTAutograd, which
+            has no gradients of gradients).  Of what eager
             refuses: ``raises`` (as it should), ``raises another`` (of another class), or
             ``computes``.
         detail: The worst element, or the error.
@@ -109,6 +113,23 @@ def judge(case: Case, backend: str, *, dynamic: bool = False) -> Sample | None:
     return with_program(made, case)
 
 
+def judge_all(
+    cases: Iterable[Case], limit: int, backend: str, *, dynamic: bool = False
+) -> list[Sample]:
+    """Run the first ``limit`` cases; those that eager refuses are left out.
+
+    What is drawn at random for a case does not hang on the runs of those before it.
+    """
+    found = []
+    for case in islice(cases, limit):
+        state = torch.get_rng_state()
+        result = judge(case, backend, dynamic=dynamic)
+        torch.set_rng_state(state)
+        if result is not None:
+            found.append(result)
+    return found
+
+
 def must_raise(case: Case, backend: str, *, dynamic: bool = False) -> Sample | None:
     """Run a case that eager refuses; None if it does not."""
     torch.manual_seed(SEED)
@@ -139,6 +160,8 @@ def error_of(error: Exception) -> Sample:
         # TorchDynamo's own fake tensors refuse it, before any backend is asked.
         return Sample("not captured", _line(error)[:200])
     cause = getattr(error, "inner_exception", error)
+    if _NO_SECOND_GRADIENTS in str(cause):
+        return Sample("not captured", _line(cause)[:200])
     return Sample("error", f"{type(cause).__name__}: {_line(cause)}"[:300])
 
 
@@ -319,4 +342,16 @@ def _is_as_near_to_float64(case: Case, actual: Any, expected: Any) -> bool:
     return True
 
 
-__all__ = ["BAD", "SEED", "Case", "Run", "Sample", "Wrap", "breaks", "judge", "must_raise", "shown"]
+__all__ = [
+    "BAD",
+    "SEED",
+    "Case",
+    "Run",
+    "Sample",
+    "Wrap",
+    "breaks",
+    "judge",
+    "judge_all",
+    "must_raise",
+    "shown",
+]

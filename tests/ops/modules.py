@@ -13,14 +13,15 @@ from torch.testing._internal.common_modules import ModuleInfo, module_db
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ops.databases import Asked, Unit, short
-from ops.judge import Case, Sample, Wrap, judge, shown
+from ops.judge import Case, Sample, Wrap, judge_all, shown
+from ops.layouts import layouts
 from ops.unit import copy, gradients, raised
 from support import repro
 from support.opinfo import quiet
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 # Training and evaluation are units of their own, each with and without gradients.
-_MODES = {"forward": ("eval", "train"), "backward": ("eval backward", "train backward")}
+MODES = {"forward": ("eval", "train"), "backward": ("eval backward", "train backward")}
 
 
 def names() -> list[str]:
@@ -31,7 +32,7 @@ def names() -> list[str]:
 def asked_units(name: str, asked: Asked) -> Iterator[Unit]:
     """Yield what there is to run of a module."""
     infos = [info for info in module_db if info.name == name]
-    for direction, modes in _MODES.items():
+    for direction, modes in MODES.items():
         if direction not in asked.directions:
             continue
         for mode in modes:
@@ -44,15 +45,8 @@ def asked_units(name: str, asked: Asked) -> Iterator[Unit]:
 def _run(
     infos: list[ModuleInfo], mode: str, dtype: torch.dtype, limit: int, dynamic: bool, backend: str
 ) -> list[Sample]:
-    found = []
-    for info in infos:
-        for number, case in enumerate(_cases(info, mode, dtype, dynamic)):
-            if number == limit:
-                break
-            result = judge(case, backend, dynamic=dynamic)
-            if result is not None:
-                found.append(result)
-    return found
+    given = (_cases(info, mode, dtype, dynamic) for info in infos)
+    return [s for cases in given for s in judge_all(cases, limit, backend, dynamic=dynamic)]
 
 
 def _cases(info: ModuleInfo, mode: str, dtype: torch.dtype, dynamic: bool) -> Iterator[Case]:
@@ -80,7 +74,7 @@ def _cases(info: ModuleInfo, mode: str, dtype: torch.dtype, dynamic: bool) -> It
             mode=mode,
             dynamic=dynamic,
         )
-        yield _case(module, values, backward, text)
+        yield case_of_module(module, values, backward, text)
 
 
 def again(name: str, number: int, dtype: str, mode: str, dynamic: bool) -> int:
@@ -90,7 +84,18 @@ def again(name: str, number: int, dtype: str, mode: str, dynamic: bool) -> int:
     return shown(found[-1:])
 
 
-def _case(module: torch.nn.Module, values: Any, backward: bool, program: Callable[[], str]) -> Case:
+def case_of_module(
+    module: torch.nn.Module, values: Any, backward: bool, program: Callable[[], str]
+) -> Case:
+    """Return a module's call on some inputs as a case: its results, gradients and buffers.
+
+    Args:
+        module: Copied for each run.
+        values: What it is called with: positional arguments, and those by name.
+        backward: Whether gradients of inputs and parameters are results too.
+        program: As of a case.
+    """
+
     def run(wrap: Wrap, *, exact: bool) -> tuple[Any, Any]:
         own = copying.deepcopy(module)
         args, kwargs = tree_map(raised, values) if exact else copy(values)
@@ -99,12 +104,13 @@ def _case(module: torch.nn.Module, values: Any, backward: bool, program: Callabl
         with quiet(), torch.set_grad_enabled(backward):
             outputs = wrap(own)(*args, **kwargs)
             if not backward:
-                return outputs, state
+                return (outputs, layouts(outputs)), state
             leaves = [*own.parameters(), *tree_leaves((args, kwargs))]
             leaves = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
-            return (outputs, gradients(outputs, leaves)), state
+            found = (outputs, gradients(outputs, leaves))
+        return (found, layouts(found)), state
 
     return Case(run, program)
 
 
-__all__ = ["asked_units", "names"]
+__all__ = ["DTYPES", "MODES", "again", "asked_units", "case_of_module", "names"]

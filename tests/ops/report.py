@@ -107,8 +107,8 @@ def _section(database: str, backend: str, mine: list[Unit]) -> list[str]:
     lines += _table(mine, verdicts)
     if backend == "fusec" and database == "operators":
         lines += [*fused(mine), ""]
-    if database in ("modules", "optimizers", "higher-order"):
-        lines += [*_each(mine), ""]
+    elif database not in ("operators", "errors"):
+        lines += [_ways(mine), "", *_each(mine), ""]
     for unit in mine:
         for number, sample in enumerate(unit["samples"]):
             if sample["verdict"] in BAD:
@@ -159,13 +159,17 @@ def fused(found: Iterable[Unit]) -> list[str]:
         whole = sum(not s["externs"] for s in ran)
         share = f"{100 * whole / len(ran):.1f} %" if ran else "-"
         lines.append(f"- {name}: {whole} of {len(ran)} samples have no extern call ({share})")
-    ways = Counter(way(s) for u in units for s in u["samples"])
-    lines.append("- " + ", ".join(f"{ways[each]} {each}" for each in WAYS))
+    lines.append(_ways(units))
     reasons = Counter(
         reason for u in inner for s in u["samples"] for reason in dict.fromkeys(s["externs"])
     )
     lines += [f"  - {count} x {reason}" for reason, count in reasons.most_common(40)]
     return lines
+
+
+def _ways(found: Iterable[Unit]) -> str:
+    ways = Counter(way(s) for u in found for s in u["samples"])
+    return "- " + ", ".join(f"{ways[each]} {each}" for each in WAYS)
 
 
 __all__ = ["BAD", "WAYS", "append", "beside", "fused", "read", "totals", "way"]

@@ -230,13 +230,13 @@ def results(call: Callable[..., Any], values: Any, backward: bool) -> Any:
     return outputs, gradients(outputs, leaves)
 
 
-def gradients(outputs: Any, leaves: list[torch.Tensor]) -> Any:
+def gradients(outputs: Any, leaves: list[torch.Tensor], *, create_graph: bool = False) -> Any:
     """Return the gradients of leaves, for one that differs from element to element."""
     roots = [t for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and t.requires_grad]
     generator = torch.Generator().manual_seed(7)
     weights = [torch.rand(t.shape, generator=generator, dtype=torch.float64) for t in roots]
     grads = [w.to(t.dtype) for w, t in zip(weights, roots, strict=True)]
-    return torch.autograd.grad(roots, leaves, grads, allow_unused=True)
+    return torch.autograd.grad(roots, leaves, grads, create_graph=create_graph, allow_unused=True)
 
 
 __all__ = ["BACKWARD", "FORWARD", "LIBRARIES", "asked_units", "find", "names", "run_unit", "units"]

@@ -1,0 +1,94 @@
+"""torch's list of calls of ``torch.nn.functional``, which its scripting tests run."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch.testing._internal import jit_metaprogramming_utils as listed
+from torch.utils._pytree import tree_map
+
+from ops.databases import Asked, Unit, short
+from ops.judge import Case, Sample, Wrap, judge_all, shown
+from ops.layouts import layouts
+from ops.unit import copy, raised, results
+from support import repro
+from support.opinfo import quiet
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+Call = tuple[Callable[..., Any], Any, Any]  # the function, its first argument, the others
+
+
+def names() -> list[str]:
+    """Return the names of the calls."""
+    return list(_calls())
+
+
+def asked_units(name: str, asked: Asked) -> Iterator[Unit]:
+    """Yield what there is to run of a call."""
+    for direction in ("forward", "backward"):
+        for dtype in DTYPES if direction in asked.directions else ():
+            if short(dtype) in asked.dtypes:
+                run = partial(_run, name, direction, dtype, asked.dynamic)
+                yield Unit(short(dtype), direction, run)
+
+
+def _run(
+    name: str, direction: str, dtype: torch.dtype, dynamic: bool, backend: str
+) -> list[Sample]:
+    return judge_all([_case(name, direction, dtype, dynamic)], 1, backend, dynamic=dynamic)
+
+
+@lru_cache(maxsize=1)
+def _calls() -> dict[str, Call]:
+    torch.manual_seed(0)  # the list has numbers of its own
+    found: dict[str, Call] = {}
+    for name, first, args, *others in listed.get_nn_functional_tests():
+        variant = others[0] if others else ""
+        function = getattr(torch.nn.functional, name, None) or getattr(torch, name)
+        found[f"{name}.{variant}" if variant else name] = (function, first, args)
+    return found
+
+
+def _case(name: str, direction: str, dtype: torch.dtype, dynamic: bool) -> Case:
+    backward = direction == "backward"
+    function, first, args = _calls()[name]
+    torch.manual_seed(zlib.crc32(name.encode()))
+
+    def made(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        return value.detach().to(dtype).requires_grad_(value.requires_grad and backward)
+
+    with quiet():
+        (own,), _ = listed.create_input((first,))
+        others, _ = listed.create_input(args)
+    values = tree_map(made, (own, tuple(others), {}))
+
+    def run(wrap: Wrap, *, exact: bool) -> tuple[Any, Any]:
+        inputs = tree_map(raised, values) if exact else copy(values)
+        with quiet():
+            found = results(wrap(function), inputs, backward)
+        return (found, layouts(found)), inputs
+
+    text = partial(
+        repro.described_program,
+        f"{name}, {short(dtype)}, {direction}",
+        __name__,
+        name=name,
+        direction=direction,
+        dtype=short(dtype),
+        dynamic=dynamic,
+    )
+    return Case(run, text)
+
+
+def again(name: str, direction: str, dtype: str, dynamic: bool) -> int:
+    """Run a call once more; print what came of it, return 1 if it is bad."""
+    return shown(_run(name, direction, getattr(torch, dtype), dynamic, "fusec"))
+
+
+__all__ = ["again", "asked_units", "names"]

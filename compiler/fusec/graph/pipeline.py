@@ -50,6 +50,7 @@ from fusec.graph.simplify.out_types import sum_in_the_type_of_out
 from fusec.graph.simplify.random_seeds import replace_random
 from fusec.graph.simplify.short_rows import bound_rows
 from fusec.graph.simplify.written_attention import attend_at_once
+from fusec.graph.simplify.zero_tensors import write_zeros_out
 from fusec.graph.training.embedding_gradients import add_rows_in_place
 from fusec.graph.training.exponent_inputs import compute_exponents_once, round_exponents
 from fusec.graph.training.log_softmax import open_log_softmax
@@ -262,6 +263,13 @@ PASSES: tuple[Pass, ...] = (
         frozenset({GraphForm.CAPTURED}),
         "logits that are more than a budget of memory allows are never whole",
         applies=lambda options: options.memory_budget is not None,
+    ),
+    Pass(
+        "zero_tensors",
+        lambda s: write_zeros_out(s.module),
+        _FUNCTIONAL,
+        "tensors of zeros without memory, in forward gradients, are plain zeros",
+        required="no kernel can read a tensor without memory",
     ),
     Pass(
         "few_strides",

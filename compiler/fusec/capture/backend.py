@@ -46,6 +46,7 @@ from fusec.capture.inputs.number_inputs import as_given
 from fusec.capture.number_restarts import (
     forget_numbers,
 )
+from fusec.capture.transforms_left import transforms_left
 from fusec.capture.tuned_calls import TunedCalls
 from fusec.compiled.graph import CompiledGraph
 from fusec.devices import GPU
@@ -150,7 +151,8 @@ class Backend:
             reason = reason_before(captured)
             if not reason:
                 compiler = GraphCompiler(orders, graph, stages, graph.input_names)
-                graph.compiled = compiler.compile(captured.inputs)
+                with transforms_left():
+                    graph.compiled = compiler.compile(captured.inputs)
                 analyze_no_operators(graph.compiled)
                 reason = reason_after(captured, compiler.views_of_updated, compiler.returns_a_base)
         except BaseException as error:

@@ -86,10 +86,10 @@ def _without_computing(node: fx.Node, zeros: set[fx.Node]) -> bool:
     return True
 
 
-def _filled(node: fx.Node, operand: object, fill: float) -> object:
+def _filled(node: fx.Node, operand: fx.node.Argument, fill: float) -> fx.node.Argument:
     """Return an operand of the same kind, all of whose elements are one number."""
     if not isinstance(operand, fx.Node) or not isinstance(operand.meta["val"], torch.Tensor):
-        return type(operand)(fill) if isinstance(operand, (int, float)) else fill
+        return int(fill) if isinstance(operand, int) else fill
     dtype = operand.meta["val"].dtype
     exact = dtype.is_floating_point or dtype.is_complex
     with node.graph.inserting_before(node):

@@ -25,7 +25,7 @@ from fusec.ir.index import Expr, Symbol, is_nonnegative, lower_bound, upper_boun
 from fusec.lower.values import NotLowered
 
 # The lower bound of an integer about which nothing is known.
-ANY_SIGN = -(1 << 62)
+ANY_SIGN = -(1 << 63)
 # An upper bound from here on says no more than that there is one.
 FAR = 1 << 31
 # What index expressions have a form for, in part.

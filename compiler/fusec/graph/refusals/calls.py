@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from fusec.devices import CPU
 from fusec.graph.refusals.asked import raises_for, refuses_types
@@ -26,7 +26,7 @@ from fusec.graph.refusals.each import updates_what_it_updated
 from fusec.graph.refusals.lossy_views import updates_lossy_view
 from fusec.graph.refusals.numbers import has_odd_number, raises_in_eager
 from fusec.graph.refusals.operand_types import refuses_operands
-from fusec.graph.refusals.shapes import refused_write, same_shape, traced_value
+from fusec.graph.refusals.shapes import refused_write, same_shape, traced_value, traced_values
 
 aten = torch.ops.aten
 # In place, with a result of the type that the operands have in common.
@@ -165,9 +165,9 @@ def _written(node: fx.Node) -> list[str]:
 def _resizes(node: fx.Node, names: list[str]) -> bool:
     """Whether results have other sizes than what they are written into: eager resizes it."""
     rest = {name: value for name, value in node.kwargs.items() if name not in names}
-    args, kwargs = tree_map(traced_value, (node.args, rest))
+    args, kwargs = traced_values((node.args, rest))
     given = [node.kwargs.get(name) for name in names]
-    places = tree_leaves(tree_map(traced_value, given))
+    places = tree_leaves(traced_values(given))
     fake = next((each.fake_mode for each in places if isinstance(each, FakeTensor)), None)
     target: Any = getattr(node.target, "overloadpacket", node.target)
     if fake is None or isinstance(target, str):

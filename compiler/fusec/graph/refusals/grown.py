@@ -27,6 +27,7 @@ from fusec.graph.refusals.shapes import (
     name_of,
     same_shape,
     traced_value,
+    traced_values,
     updates_each,
     updates_pointwise,
 )
@@ -160,7 +161,7 @@ def _made_by(place: fx.Node) -> fx.Node:
 def _made_again(place: fx.Node) -> Iterator[torch.Tensor]:
     if place.op not in ("call_method", "call_function"):
         return
-    args, kwargs = tree_map(traced_value, (place.args, place.kwargs))
+    args, kwargs = traced_values((place.args, place.kwargs))
     try:
         with _unlogged(), traced_value(place).fake_mode, torch.no_grad():
             made = _call(place.target, *args, **kwargs)

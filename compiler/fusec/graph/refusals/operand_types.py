@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from fusec.devices import CPU
-from fusec.graph.refusals.shapes import is_torchs, name_of, traced_value
+from fusec.graph.refusals.shapes import is_torchs, name_of, traced_values
 
 _PLACES = (torch.int32, torch.int64)
 _HALVES = (torch.float16, torch.bfloat16)
@@ -35,7 +35,7 @@ def refuses_operands(node: fx.Node, *, converts: bool) -> bool:
     rule = _embedding if node.target is F.embedding else _RULES.get(name)
     if rule is None or not is_torchs(node.target) or (converts and name in _CONVERTED):
         return False
-    args, kwargs = tree_map(traced_value, (node.args, node.kwargs))
+    args, kwargs = traced_values((node.args, node.kwargs))
     return not rule(*args, **kwargs)
 
 

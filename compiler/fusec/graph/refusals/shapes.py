@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 Shape = tuple[Any, ...]
 _MASKS = frozenset({torch.bool, torch.uint8})
@@ -29,7 +29,7 @@ def refused_write(node: fx.Node) -> str:
     name = name_of(node.target)
     updates = writes_in_place(node.target) or node.target is operator.setitem
     fits = _FITS.get(name, _FITS.get(name.removesuffix("_"))) if is_torchs(node.target) else None
-    args, kwargs = tree_map(traced_value, (node.args, node.kwargs))
+    args, kwargs = traced_values((node.args, node.kwargs))
     written = list(filter(_is_strided, (*args[:updates], *_out(kwargs))))
     if any(map(may_share_elements, written)):
         return f"{node.name} writes to elements that share memory"
@@ -121,9 +121,31 @@ def _part(target: Any, index: Any) -> list[Any]:
     if not all(each is None or isinstance(each, _BASIC) for each in indices):
         return []  # by indices that are tensors, or lists
     try:
-        return [target[index]]
+        return [_indexed_by(target, index)]
     except (IndexError, RuntimeError, ValueError):
         return []
+
+
+def _indexed_by(target: Any, index: Any) -> Any:
+    """Return the view that an index names, in which a symbolic number stays one."""
+    indices = index if isinstance(index, tuple) else (index,)
+    if not any(isinstance(each, torch.SymInt) for each in indices) or any(
+        isinstance(each, bool) for each in indices
+    ):
+        return target[index]  # which would fix such a number to what it is now
+    place = 0
+    for position, each in enumerate(indices):
+        if each is Ellipsis:
+            place = target.ndim - sum(map(_dimensions, indices[position + 1 :]))
+        elif each is None:
+            target = target.unsqueeze(place)
+            place += 1
+        elif isinstance(each, slice):
+            target = target[(slice(None),) * place + (each,)]
+            place += 1
+        else:
+            target = torch.select(target, place, each)
+    return target
 
 
 def _partly(written: torch.Tensor, other: Any) -> bool:
@@ -322,6 +344,11 @@ def traced_value(arg: Any) -> Any:
     return arg.meta.get("example_value") if isinstance(arg, fx.Node) else arg
 
 
+def traced_values(args: Any) -> Any:
+    """Return arguments as tracing made them, those within slices too (``x[:n] = y``)."""
+    return fx.node.map_aggregate(args, traced_value)
+
+
 __all__ = [
     "_POINTWISE",
     "is_torchs",
@@ -331,6 +358,7 @@ __all__ = [
     "refused_write",
     "same_shape",
     "traced_value",
+    "traced_values",
     "updates_each",
     "updates_pointwise",
     "writes_in_place",

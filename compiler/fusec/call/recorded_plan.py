@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,20 +68,55 @@ class RecordedPlan:
                 self.unasked.note(ctx, inputs, outputs)
         return tuple(outputs[: self.returned])
 
-    def laid_out(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the gradients that the backward graph takes, in the layouts that it wants."""
+
+Save = Callable[[Any, Sequence[Any], list[Any]], tuple[Any, ...]]
+
+
+def saving(plan: RecordedPlan) -> Save:
+    """Return ``plan.saved``, or what does the same in fewer steps where that is little.
+
+    The second leaves out what is not there by the plan: half a microsecond of seven. Where nothing
+    is saved but tensors, it leaves ``ctx.symints`` alone.
+    """
+    unasked, returned = plan.unasked, plan.returned
+    if plan.updated or plan.hidden or plan.constant or plan.symbols or unasked is None:
+        return plan.saved
+    note = unasked.note if unasked.forms is None or len(unasked.positions) > 1 else None
+    is_view = torch.Tensor._is_view
+
+    def saved(ctx: Any, inputs: Sequence[Any], outputs: list[Any]) -> tuple[Any, ...]:
+        kept = outputs[returned:]
+        if any(map(is_view, kept)):
+            kept = [t.detach() if t._is_view() else t for t in kept]
+        ctx.save_for_backward(*kept)
+        ctx.materialize_grads = False
+        if note is not None:
+            note(ctx, inputs, outputs)
+        return tuple(outputs[:returned])
+
+    return saved
+
+
+def laying_out(plan: RecordedPlan) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
+    """Return what puts the gradients that the backward graph takes in the layouts it wants."""
+    wanted = tuple(
+        (position, *layout) for position, layout in zip(plan.gradients, plan.layouts, strict=True)
+    )
+
+    def laid_out(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         found = []
-        for position, layout in zip(self.gradients, self.layouts, strict=True):
-            shape, strides, memory_format = layout
+        for position, shape, strides, memory_format in wanted:
             gradient = gradients[position]
             if memory_format is not None:
                 gradient = gradient.contiguous(memory_format=memory_format)
             elif gradient.shape != shape or gradient.stride() != strides:
                 dtype, device = gradient.dtype, gradient.device
-                laid_out = torch.empty_strided(shape, strides, dtype=dtype, device=device)
-                gradient = laid_out.copy_(gradient)
+                made = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+                gradient = made.copy_(gradient)
             found.append(gradient)
         return found
 
+    return laid_out
 
-__all__ = ["RecordedPlan"]
+
+__all__ = ["RecordedPlan", "laying_out", "saving"]

@@ -9,7 +9,7 @@ import torch
 
 from fusec.call.autocast import without_autocast
 from fusec.call.epilogue import Marks, put_marks
-from fusec.call.recorded_plan import RecordedPlan
+from fusec.call.recorded_plan import RecordedPlan, laying_out
 from fusec.call.unasked import UnaskedGradients, without_unasked
 from fusec.call.updates import note_updates
 from fusec.compiled.references import JSON, NotKept, constant, constant_value
@@ -90,9 +90,10 @@ def recorded(plan: RecordedPlan, run_forward: Run, run_backward: Run) -> Callabl
         run_backward: Takes what was saved and gradients, returns those of the inputs.
     """
     run_forward, run_backward = without_autocast(run_forward), without_autocast(run_backward)
+    laid_out = laying_out(plan)
 
     def run(ctx: Any, gradients: Sequence[Any]) -> tuple[Any, ...]:
-        given = plan.laid_out(_plain(plan, gradients))
+        given = laid_out(_plain(plan, gradients))
         return tuple(run_backward([*ctx.symints, *ctx.saved_tensors, *given]))
 
     class Recorded(torch.autograd.Function):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import copy
 import gc
 import threading
@@ -46,6 +47,86 @@ def test_recorded_calls() -> None:
         assert "CompiledFunctionBackward" in type(out.grad_fn).__name__
         same(slopes(compiled, a, b), slopes(chain, a, b))
     assert [part.kind for part in compiled.graphs[0].parts] == ["forward", "backward"]
+
+
+def test_gradients_go_past_what_AOTAutograd_generated() -> None:
+    """torch 2.12 and later always stash a context of variables where gradients are asked for."""
+    a, b = leaf(), leaf()
+    compiled = short(chain, a, b)
+    slopes(compiled, a, b)  # the first time backward is compiled
+    function = compiled.graphs[0].recorded_plan.function  # type: ignore[union-attr]
+    asked: list[object] = []
+    before = function._backward_impl if hasattr(function, "_backward_impl") else None
+    own = function.compiled_bw._torchdynamo_orig_callable
+    function.compiled_bw = _Seen(own, asked)
+    if before is not None:
+        function._backward_impl = staticmethod(_fail)
+    same(slopes(compiled, a, b), slopes(chain, a, b))
+    assert asked == ["called"]
+
+
+class _Seen:
+    """A backward part as TorchDynamo wraps it, to be called within its wrapper alone."""
+
+    def __init__(self, run: Callable[..., Any], asked: list[object]) -> None:
+        self._run, self._asked = run, asked
+
+    def _torchdynamo_orig_callable(self, inputs: list[Any]) -> Any:
+        self._asked.append("called")
+        return self._run(inputs)
+
+
+def _fail(*_: object) -> None:
+    raise AssertionError("AOTAutograd's own backward was called")
+
+
+_SEEN_IN = contextvars.ContextVar("_SEEN_IN", default="nowhere")
+
+
+@torch.library.custom_op("fusec_tests::where_called", mutates_args=())
+def where_called(a: torch.Tensor) -> torch.Tensor:
+    return a + (3.0 if _SEEN_IN.get() == "by the caller" else 0.0)
+
+
+where_called.register_fake(torch.empty_like)
+
+
+class _Where(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+        return a * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        found: torch.Tensor = where_called(gradient)
+        return found
+
+
+def test_variables_of_who_asks_for_gradients() -> None:
+    """As a device's thread sees them, which has none of its own: they are put where it looks."""
+
+    def function(a: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = _Where.apply(a.sin())  # type: ignore[no-untyped-call]
+        return found.cos()
+
+    def slope() -> torch.Tensor:
+        out = compiled(a)
+        given = (out,), (torch.ones(64),), False, False, (a,)
+        engine = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+        (found,) = engine.run_backward(*given, allow_unreachable=True, accumulate_grad=False)
+        return found  # type: ignore[no-any-return]
+
+    a = leaf()
+    compiled = short(function, a)
+    expected = slope()
+    there = contextvars.copy_context()
+    there.run(_SEEN_IN.set, "by the caller")
+    torch._C._stash_obj_in_tls("context", there)
+    try:
+        same(slope(), expected + 3 * a.detach().cos())
+    finally:
+        torch._C._stash_obj_in_tls("context", None)
+    same(slope(), expected)
 
 
 def flat(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

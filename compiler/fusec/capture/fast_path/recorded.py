@@ -20,7 +20,7 @@ import torch
 from torch.autograd import forward_ad
 
 from fusec.call.input_check import SharedMemory
-from fusec.call.recorded_plan import RecordedPlan
+from fusec.call.recorded_plan import RecordedPlan, laying_out, saving
 from fusec.call.unasked_hooks import pass_none_by_at
 from fusec.call.updates import note_updates
 from fusec.capture.fast_path.direct import (
@@ -50,6 +50,8 @@ _BACKWARD = _COMMON | frozenset(
     "is_grad_enabled any requires_grad Tensor copy".split()
 )
 _PLAIN_OUTPUTS = ("non_alias", "unsafe_view_alias")
+# What AOTAutograd's backward looks for in the context of a call, beside tensors: nothing is there.
+_NOTHING_SAVED = ("symints", "opaque_objects", "_tensors_no_vc_check")
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,10 @@ def recorded_call(
     except (AttributeError, ImportError):
         return None  # another release of torch
     run = part.entry()
-    made = _subclass(plan, run)
+    try:
+        made = _subclass(plan, run)
+    except AttributeError:
+        return None  # likewise
     for method in (made.forward, made.backward):
         skipped(method.__code__)
     # Not Function.apply, which asks about transforms once more, and unwraps what is left of them.
@@ -144,50 +149,73 @@ def _subclass(
     slow: Callable[..., Any] = function.backward
     forward_cls: Any = function
     never = plan.unasked.never if plan.unasked is not None else ()
+    listed, save, laid_out = plan.listed, saving(plan), laying_out(plan)
+    # Others are leaves, and whether an input wants gradients is guarded.
+    wanting = tuple(
+        i
+        for i, each in enumerate(function.metadata.input_info)  # type: ignore[attr-defined]
+        if each.requires_grad
+    )
+    is_plain = _plain_call(plan)
+    stashed, context_of = torch._C._is_key_in_tls, torch._C._get_obj_in_tls
 
     def forward(ctx: Any, *inputs: Any) -> Any:
-        ctx.opaque_objects = ctx._tensors_no_vc_check = ()
-        for each in inputs:  # here, as calls of leaves alone are many, and cost little else
-            if not getattr(each, "is_leaf", True):
+        for i in wanting:  # here, as calls of leaves alone are many, and cost little else
+            if not inputs[i].is_leaf:
                 note_given(ctx, inputs)
                 break
-        return plan.saved(ctx, inputs, run(list(inputs)))
+        return save(ctx, inputs, run(list(inputs)))
 
     def backward(ctx: Any, *given: Any) -> Any:
         # From the first gradient on it is there, wrapped so that TorchDynamo leaves it alone.
         compiled = getattr(forward_cls.compiled_bw, "_torchdynamo_orig_callable", None)
-        gradients: Any = given[0] if plan.listed else given
-        if compiled is None or not _is_plain_call(plan, gradients):
+        gradients: Any = given[0] if listed else given
+        if compiled is None or not is_plain(gradients):
             return slow(ctx, *given)
         if never:
             pass_none_by_at(ctx, never)
-        arguments = [*ctx.saved_tensors, *plan.laid_out(gradients)]
-        if plan.listed:
+        arguments = [*ctx.saved_tensors, *laid_out(gradients)]
+        if listed:
             gradients.clear()
         ctx.maybe_clear_saved_tensors()
-        return tuple(compiled(arguments))
+        # That of whoever asked for gradients, put there by torch 2.12 and later: a device's thread
+        # has its own, and operators may look at its variables.
+        context = context_of("context") if stashed("context") else None
+        if context is None:
+            return tuple(compiled(arguments))
+        return tuple(context.run(compiled, arguments))
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     # The name is what a result's grad_fn shows.
-    return type(function.__name__, (function,), methods)
+    made = type(function.__name__, (function,), methods)
+    for name in _NOTHING_SAVED:
+        setattr(made._backward_cls, name, ())  # type: ignore[attr-defined]
+    return made
 
 
-def _is_plain_call(plan: AutogradPlan, gradients: Sequence[Any]) -> bool:
-    """Whether AOTAutograd would run the backward graph on the gradients, laid out as it wants."""
-    if (
-        torch.is_grad_enabled()
-        or torch.are_deterministic_algorithms_enabled()
+def _plain_call(plan: AutogradPlan) -> Callable[[Sequence[Any]], bool]:
+    """Return what says whether AOTAutograd would run the backward graph on some gradients.
+
+    They may have to be laid out as the graph wants them.
+    """
+    positions = plan.gradients
+    plain, strided = torch.Tensor, torch.strided
+    records = torch.is_grad_enabled
+    is_deterministic = torch._C._get_deterministic_algorithms
+    keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
+    transform = torch._C._functorch.peek_interpreter_stack
+
+    def is_plain(gradients: Sequence[Any]) -> bool:
         # AOTAutograd's own refuses where buffers were to be used again, and are needed once more.
-        or torch._C._autograd._get_current_graph_task_keep_graph()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or (torch._C._is_key_in_tls("context") and torch._C._get_obj_in_tls("context") is not None)
-    ):
-        return False
-    for position in plan.gradients:
-        gradient = gradients[position]
-        if type(gradient) is not torch.Tensor or gradient.layout is not torch.strided:
+        if records() or is_deterministic() or keeps_graph() or transform() is not None:
             return False
-    return True
+        for position in positions:
+            gradient = gradients[position]
+            if type(gradient) is not plain or gradient.layout is not strided:
+                return False
+        return True
+
+    return is_plain
 
 
 # -- what AOTAutograd built -----------------------------------------------------------------

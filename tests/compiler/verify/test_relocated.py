@@ -11,7 +11,7 @@ import torch
 from fusec.systems import this_system
 from fusec.target_api.library_worker import LibraryCandidate
 from fusec.verify.guard import Area
-from fusec.verify.isolation.child import InArea, TensorSpec
+from fusec.verify.isolation.operands import InArea, TensorSpec
 from fusec.verify.isolation.relocated import ELSEWHERE, Relocated
 from support import handwritten_kernels as vk
 

@@ -7,7 +7,6 @@ addresses of each run before it starts, a fault if there is one, and the result.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import json
 import mmap
@@ -19,8 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -32,57 +30,21 @@ from fusec.target_api.worker import WorkerKernel
 from fusec.verify.guard import GUARD, Area
 from fusec.verify.isolation import endurance, faults, state
 from fusec.verify.isolation.neighbours import Neighbours
+from fusec.verify.isolation.operands import (
+    InArea,
+    KeptAreas,
+    TensorSpec,
+    areas_of,
+    changed_gap,
+    has_results,
+    ordinary_areas,
+    release,
+    write_results,
+)
 from fusec.verify.isolation.relocated import SHOWN, Relocated
 from fusec.verify.protocol import OUTPUT_LIMIT, POISON_FLOAT, Message, poison_byte, receive
 
 _ADDRESS_SPACE_SLACK = 4 << 30
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """One tensor argument as the parent describes it.
-
-    Attributes:
-        name: Its name in the kernel.
-        dtype: For example ``float32``.
-        kind: ``float``, ``integer`` or ``bool``, for the poison.
-        itemsize: Bytes an element.
-        shape: Sizes.
-        strides: Strides in elements.
-        role: ``in``, ``out`` or ``inout``.
-        offset: Where its bytes start in the data file.
-        nbytes: Bytes from its first to its last element.
-        result: Where its bytes start in a run's part of the result file; -1 for inputs.
-        same_as: The place of an earlier one that is the same tensor; -1 if none is.
-    """
-
-    name: str
-    dtype: str
-    kind: str
-    itemsize: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    role: str
-    offset: int
-    nbytes: int
-    result: int
-    same_as: int = -1
-
-    @classmethod
-    def read(cls, given: Message) -> TensorSpec:
-        """Make one from its JSON form."""
-        return cls(**{**given, "shape": tuple(given["shape"]), "strides": tuple(given["strides"])})
-
-    @property
-    def has_gaps(self) -> bool:
-        """Whether there are bytes between its elements that are not its own."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.itemsize != self.nbytes
-
-    def gaps(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return for each element of its extent whether it lies between its elements."""
-        covered = np.zeros(self.nbytes // self.itemsize, dtype=np.bool_)
-        np.lib.stride_tricks.as_strided(covered, self.shape, self.strides)[...] = True
-        return ~covered
 
 
 def restrict(body: Message) -> None:
@@ -100,27 +62,6 @@ def restrict(body: Message) -> None:
     this_system().limit_tasks(max(body["threads"], *teams) if teams else body["threads"])
     # An ordinary ^C is the notebook's business.
     this_system().ignore_interrupts()
-
-
-class InArea:
-    """An argument of the candidate, in its area."""
-
-    def __init__(self, operand: TensorSpec, area: Area) -> None:
-        self.operand, self.area = operand, area
-
-    @property
-    def address(self) -> int:
-        """Where its first element is."""
-        return self.area.start
-
-    def tensor(self) -> torch.Tensor:
-        """Return it as a tensor."""
-        operand = self.operand
-        dtype: torch.dtype = getattr(torch, operand.dtype)
-        if not self.area.nbytes:
-            return torch.empty_strided(operand.shape, operand.strides, dtype=dtype)
-        flat = torch.frombuffer(self.area.bytes_view(), dtype=dtype)
-        return flat.as_strided(operand.shape, operand.strides)
 
 
 def run(
@@ -149,7 +90,7 @@ def run(
             if body["endure"] is not None:
                 _say(report, _endured(body, source, call, result_file, report, gate))
                 return
-            kept = _Kept()
+            kept = KeptAreas()
             looked = _Looked()
             for index, case in enumerate(body["cases"]):
                 outcome = _run_case(
@@ -175,7 +116,7 @@ def _run_case(
     call: WorkerKernel,
     result_file: int,
     report: int,
-    kept: _Kept,
+    kept: KeptAreas,
 ) -> Message:
     operands = [TensorSpec.read(a) for a in case["arguments"]]
     first: list[Area] = []
@@ -186,7 +127,7 @@ def _run_case(
         if run_index == 0:
             areas = kept.areas(operands, at_end=at_end)
         else:
-            areas = _areas(operands, at_end=at_end)
+            areas = areas_of(operands, at_end=at_end)
         placed = [[a.start, a.nbytes, a.usable] for a in areas]
         _say(report, {"areas": placed, "case": index, "run": run_index, "threads": threads})
         outcome = _guarded(operands, areas, source, case, call, run_index, threads)
@@ -207,14 +148,14 @@ def _run_case(
         )
         size = case["results"]
         if size and not same[-1]:
-            _write_results(operands, areas, result_file, case["base"] + run_index * size, size)
+            write_results(operands, areas, result_file, case["base"] + run_index * size, size)
         last = index == 0 and run_index == len(plan) - 1
         if last and _writes_above(call, list(map(InArea, operands, areas)), case["sizes"]):
             return {"problem": "frame"}
         if not first:
             first = areas
         else:
-            _release(areas)
+            release(areas)
     words = endurance.leaks(grown) if isinstance(call, LibraryCandidate) else ""
     if words:
         return {"problem": "state", "words": words, "calls": len(plan)}
@@ -242,44 +183,6 @@ class _Looked:
         )
 
 
-class _Kept:
-    """The areas of a case's first run, which the next case of the same sizes gets as they lie.
-
-    So a kernel meets other values at an address that it knows.
-    """
-
-    def __init__(self) -> None:
-        self._areas: list[Area] = []
-        self._shared: list[int] = []
-
-    def areas(self, operands: Sequence[TensorSpec], *, at_end: bool) -> list[Area]:
-        """Return the areas of the case before, or others where sizes differ."""
-        shared = [o.same_as for o in operands]
-        if self._shared != shared or [a.nbytes for a in self._areas] != [
-            o.nbytes for o in operands
-        ]:
-            _release(self._areas)
-            self._areas, self._shared = _areas(operands, at_end=at_end), shared
-        return self._areas
-
-
-def _areas(operands: Sequence[TensorSpec], *, at_end: bool) -> list[Area]:
-    """Return an area for each operand; the same one for those that are one tensor.
-
-    One that is made later mostly lies lower, so that those at their pages' ends lie in the other
-    order than those at the beginnings.
-    """
-    own = [place for place, operand in enumerate(operands) if operand.same_as < 0]
-    made = {
-        place: Area.make(operands[place].name, operands[place].nbytes, at_end=at_end)
-        for place in (own if at_end else reversed(own))
-    }
-    return [
-        made[place if operand.same_as < 0 else operand.same_as]
-        for place, operand in enumerate(operands)
-    ]
-
-
 def _endured(
     body: Message,
     source: int,
@@ -291,7 +194,7 @@ def _endured(
     """Call the candidate many times on the first case, then on the last; see ``endurance``."""
     case, last = body["cases"][0], body["cases"][-1]
     operands = [TensorSpec.read(a) for a in case["arguments"]]
-    areas = _areas(operands, at_end=True)
+    areas = areas_of(operands, at_end=True)
     placed = [[a.start, a.nbytes, a.usable] for a in areas]
     _say(report, {"areas": placed, "case": 0, "run": 0, "threads": body["threads"]})
     for operand, area in zip(operands, areas, strict=True):
@@ -328,8 +231,8 @@ def _endured(
         alive()
         if ordinary:
             # In place of the first ones: of large tensors there is no room for a third copy.
-            _release(areas)
-            areas = _ordinary(operands)
+            release(areas)
+            areas = ordinary_areas(operands)
         problem = endurance.burst(
             endurance.bound(call, list(map(InArea, operands, areas)), *given[1:]),
             [(o, a, source + n.offset) for o, n, a in zip(operands, latest, areas, strict=True)],
@@ -338,9 +241,9 @@ def _endured(
         if problem:
             return {"result": problem}
         place = last["base"] + last["results"] * ordinary
-        same = ordinary and _has_results(operands, areas, result_file, last)
+        same = ordinary and has_results(operands, areas, result_file, last)
         if last["results"] and not same:
-            _write_results(operands, areas, result_file, place, last["results"])
+            write_results(operands, areas, result_file, place, last["results"])
     for operand, area, new in zip(operands, areas, latest, strict=True):
         if operand.role == "inout":
             area.copy_from(source + new.offset)
@@ -359,7 +262,7 @@ def _endured(
     with contextlib.suppress(MemoryError):  # there is no room for more
         for label, there in relocated.differing(given[2], asked["teams"], alive):
             place = last["base"] + last["results"] * (2 + len(labels))
-            _write_results(operands, there, result_file, place, last["results"])
+            write_results(operands, there, result_file, place, last["results"])
             labels.append(label)
             if len(labels) == SHOWN:
                 break
@@ -374,42 +277,6 @@ def _beside(once: Callable[[], object]) -> str:
         once()
         return neighbours.problem()
     return ""
-
-
-def _has_results(
-    operands: Sequence[TensorSpec], areas: Sequence[Area], result_file: int, case: Message
-) -> bool:
-    """Whether what a case's first run wrote is what there is now."""
-    size = case["results"]
-    if not size:
-        return True
-    with mmap.mmap(result_file, size, offset=case["base"]) as results:
-        return all(
-            results[operand.result : operand.result + area.nbytes] == bytes(area.bytes_view())
-            for operand, area in zip(operands, areas, strict=True)
-            if operand.result >= 0 and area.nbytes
-        )
-
-
-def _ordinary(operands: Sequence[TensorSpec]) -> list[Area]:
-    """Return an area of ``malloc``'s memory for each operand, with nothing around it."""
-    made: list[Area] = []
-    for operand in operands:
-        if operand.same_as >= 0:
-            made.append(made[operand.same_as])
-        else:
-            start = _ordinary_memory(operand.nbytes)
-            made.append(Area(operand.name, start, operand.nbytes, start, operand.nbytes))
-    return made
-
-
-def _ordinary_memory(size: int) -> int:
-    # As torch's allocator does it; the process ends before anybody would free it.
-    pointer = ctypes.c_void_p()
-    libc = ctypes.CDLL(None)
-    if libc.posix_memalign(ctypes.byref(pointer), ctypes.c_size_t(64), ctypes.c_size_t(size or 1)):
-        raise MemoryError("no memory")
-    return int(pointer.value or 0)
 
 
 def _rehearsed(body: Message) -> Message:
@@ -450,11 +317,6 @@ class _TimedOut(BaseException):  # no text's `except Exception` stops it
 
 def _raise_timed_out(number: int, frame: object) -> None:
     raise _TimedOut
-
-
-def _release(areas: Sequence[Area]) -> None:
-    for area in {id(area): area for area in areas}.values():
-        area.release()
 
 
 def prepare(body: Message) -> WorkerKernel:
@@ -504,33 +366,10 @@ def _guarded(
                 at = area.first_difference(source + operand.offset) // operand.itemsize
                 return {"problem": "input", "name": operand.name, "element": at}
         elif operand.has_gaps:
-            at = _changed_gap(operand, area, source, index)
+            at = changed_gap(operand, area, source, index)
             if at >= 0:
                 return {"problem": "gap", "name": operand.name, "element": at}
     return {"seconds": seconds, "grown": grown}
-
-
-def _write_results(
-    operands: Sequence[TensorSpec], areas: Sequence[Area], result_file: int, part: int, size: int
-) -> None:
-    # Mapped only now: while the kernel ran, there was nothing here that it could have hit.
-    with mmap.mmap(result_file, size, offset=part) as results:
-        for operand, area in zip(operands, areas, strict=True):
-            if operand.result >= 0 and area.nbytes:
-                results[operand.result : operand.result + area.nbytes] = area.bytes_view()
-
-
-def _changed_gap(operand: TensorSpec, area: Area, source: int, index: int) -> int:
-    gaps = operand.gaps()
-    shape = (gaps.size, operand.itemsize)
-    now = np.frombuffer(area.bytes_view(), dtype=np.uint8).reshape(shape)
-    if operand.role == "out":
-        changed = (now != poison_byte(operand.kind, index)).any(axis=1)
-    else:
-        original = ctypes.string_at(source + operand.offset, operand.nbytes)
-        changed = (now != np.frombuffer(original, dtype=np.uint8).reshape(shape)).any(axis=1)
-    changed &= gaps
-    return int(np.argmax(changed)) if changed.any() else -1
 
 
 def describe_error(error: BaseException, file: str) -> Message:

@@ -28,7 +28,8 @@ from fusec.devices import GPU
 from fusec.systems import this_system
 from fusec.target_api.worker import Tell, WorkerKernel
 from fusec.verify.isolation import device_endurance
-from fusec.verify.isolation.child import TensorSpec, describe_error, prepare
+from fusec.verify.isolation.child import describe_error, prepare
+from fusec.verify.isolation.operands import TensorSpec
 from fusec.verify.protocol import Message, poison_byte, receive, send
 
 _MARGIN = 64 << 10

@@ -30,12 +30,10 @@ from fusec.packages.binaries import (
 )
 from fusec.packages.c_entry import c_entry
 from fusec.packages.capture import (
-    PLAIN,
     CapturedCall,
     capture,
     parameters_of,
     plain_value,
-    rebuilt,
     require_tensors,
     sharing,
 )
@@ -56,6 +54,7 @@ from fusec.packages.runtime.binding import marked, rest_of
 from fusec.packages.runtime.json_text import canonical
 from fusec.packages.runtime.structure import flatten, names_of
 from fusec.packages.runtime.weights import MEMBER
+from fusec.packages.watched_call import PLAIN, rebuilt
 from fusec.version import __version__
 
 WEIGHTS = ("inside", "reference")

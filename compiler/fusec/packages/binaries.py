@@ -22,7 +22,7 @@ from fusec.errors import BadOption, CompileError, FusecError
 from fusec.helper_block import with_helpers
 from fusec.machine import features
 from fusec.packages.errors import CannotPackage
-from fusec.packages.programs import PackagedKernel
+from fusec.packages.plain_program import PackagedKernel
 from fusec.packages.runtime.binding import SYMBOL, mark
 from fusec.packages.runtime.processor import LEVELS, SYSTEM, machine
 from fusec.systems import this_system

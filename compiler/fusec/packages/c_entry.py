@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusec.packages.host_text import bytes_expression, c_text
-from fusec.packages.programs import PlainProgram
+from fusec.packages.plain_program import PlainProgram
 from fusec.packages.runtime.expressions import text as words
 from fusec.packages.runtime.layout import ITEM_BYTES
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fusec.errors import BadOption
 from fusec.machine import gpu_named
 from fusec.packages.errors import CannotPackage
-from fusec.packages.programs import KernelStep, PackagedKernel, PlainProgram
+from fusec.packages.plain_program import KernelStep, PackagedKernel, PlainProgram
 from fusec.packages.runtime.layout import ITEM_BYTES
 from fusec.target_api.base import GpuCode, PythonTarget
 from fusec.target_api.registry import default_target, find_target

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusec.packages.bundled import OwnCall, Pointer
-from fusec.packages.programs import KernelStep, OperatorStep, PlainProgram, PlainStep
+from fusec.packages.plain_program import KernelStep, OperatorStep, PlainProgram, PlainStep
 from fusec.packages.runtime.expressions import Expression
 from fusec.packages.runtime.layout import ITEM_BYTES
 

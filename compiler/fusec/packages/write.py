@@ -40,15 +40,8 @@ from fusec.packages.capture import (
 from fusec.packages.errors import CannotPackage
 from fusec.packages.gpu import DEVICE, GpuCodes, check_gpus, gpu_target
 from fusec.packages.load import load
-from fusec.packages.programs import (
-    KernelStep,
-    PackagedKernel,
-    PlainProgram,
-    Weights,
-    outputs_before,
-    plain_program,
-    with_shift,
-)
+from fusec.packages.plain_program import KernelStep, PackagedKernel, PlainProgram, Weights
+from fusec.packages.programs import outputs_before, plain_program, with_shift
 from fusec.packages.runtime.archive import write_archive
 from fusec.packages.runtime.binding import marked, rest_of
 from fusec.packages.runtime.json_text import canonical

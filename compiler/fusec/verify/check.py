@@ -39,7 +39,7 @@ from fusec.verify.isolation.sandbox import KernelText
 from fusec.verify.isolation.sanitize import sanitized
 from fusec.verify.isolation.unseen import seen_by_watching
 from fusec.verify.judge import Judge
-from fusec.verify.static import binary, python_text
+from fusec.verify.static import binary, cpp_text, python_text
 from fusec.verify.static.binary import LibraryFacts
 from fusec.verify.timing import TooGoodToBeTrue
 from fusec.verify.trials.candidate import Build, Candidate, Refused
@@ -150,9 +150,9 @@ def _check_text(candidate: Candidate, *, trust: bool) -> None:
         probation.forgive(text)
     elif text != source.text and isinstance(target, LibraryTarget):
         _refuse(probation.crash(text))
-        _refuse(binary.source_problem(text, source.text))
+        _refuse(cpp_text.source_problem(text, source.text))
         if joins_words(text):
-            _refuse(binary.source_problem(expanded(text), source.text))
+            _refuse(cpp_text.source_problem(expanded(text), source.text))
     elif text != source.text and isinstance(target, PythonTarget):
         _refuse(python_text.problem(text, target.permitted))
 

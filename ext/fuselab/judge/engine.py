@@ -18,7 +18,7 @@ from fusec.verify.isolation.layout import Case
 from fusec.verify.isolation.process import WorkerError
 from fusec.verify.isolation.sandbox import read_library
 from fusec.verify.static.binary import problem as binary_problem
-from fusec.verify.static.binary import source_problem
+from fusec.verify.static.cpp_text import source_problem
 from fuselab.errors import NotJudged
 from fuselab.judge import cases as judge_cases
 from fuselab.judge import triton_findings as judge_triton

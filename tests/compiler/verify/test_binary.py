@@ -11,7 +11,7 @@ from fusec.target_api.registry import find_target
 from fusec.toolchain.build import compile_text
 from fusec.toolchain.children import Children
 from fusec.toolchain.compiler import find_compiler, shared_library
-from fusec.verify.static import allowed, binary
+from fusec.verify.static import allowed, binary, cpp_text
 from support import cpp_library
 from support import handwritten_kernels as vk
 from support.paths import TESTS
@@ -50,7 +50,7 @@ def test_generated_kernels_ask_for_nothing(path):
     text = path.read_text()
     library = find_target(path.parent.name).compile(text)
     assert binary.problem(binary.library_facts(str(library)), text) is None
-    assert binary.source_problem(text, text) is None
+    assert cpp_text.source_problem(text, text) is None
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -152,11 +152,11 @@ def test_what_is_no_library(tmp_path):
     ],
 )
 def test_what_no_file_shows(code, reason):
-    found = binary.source_problem(vk.cpp(f"// asm\n/* asm */ {code}"))
+    found = cpp_text.source_problem(vk.cpp(f"// asm\n/* asm */ {code}"))
     assert found is not None
     assert reason in found.reason
     assert found.line == 11
-    assert binary.source_problem(vk.cpp(f"// {code}\nputs({code!r});")) is None
+    assert cpp_text.source_problem(vk.cpp(f"// {code}\nputs({code!r});")) is None
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_what_no_file_shows(code, reason):
     ],
 )
 def test_files_beside_a_kernel(text, line):
-    found = binary.source_problem(text)
+    found = cpp_text.source_problem(text)
     assert (found and found.line) == line
     assert found is None or found.reason.startswith("includes a file")
 
@@ -186,13 +186,13 @@ def test_files_beside_a_kernel(text, line):
 def test_what_has_no_end_is_read_in_time(begins):
     """A text is read in the notebook's own process, where nothing ends a search that takes long."""
     text = begins * 100_000
-    assert len(binary.without_comments(text)) == len(text)
-    assert binary.source_problem(text) is None
+    assert len(cpp_text.without_comments(text)) == len(text)
+    assert cpp_text.source_problem(text) is None
 
 
 def test_assembly_without_an_instruction():
-    assert binary.source_problem('asm volatile("" : : "m"(marks));') is None
-    assert binary.source_problem('asm("nop");', '  asm("nop");') is None
+    assert cpp_text.source_problem('asm volatile("" : : "m"(marks));') is None
+    assert cpp_text.source_problem('asm("nop");', '  asm("nop");') is None
 
 
 @pytest.mark.parametrize("name", ["sinf", "cosl", "_sinf", "GOMP_parallel", "omp_get_thread_num"])

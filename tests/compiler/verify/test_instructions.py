@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fusec.target_api.registry import find_target
-from fusec.verify.static import binary
+from fusec.verify.static import binary, cpp_text
 from fusec.verify.static.instructions import odd_instructions
 from support import handwritten_kernels as vk
 
@@ -151,7 +151,7 @@ def read(text):
 def test_assembly_that_macros_join():
     code = 'unsigned mode = 0x9fc0; JOIN(as, m) volatile("ldmxcsr %0" : : "m"(mode));\n'
     text = JOIN + vk.cpp(code + vk.RIGHT)
-    assert binary.source_problem(text) is None  # nothing in the text says so
+    assert cpp_text.source_problem(text) is None  # nothing in the text says so
     found = read(text)
     assert found.reason.startswith("has the instruction ldmxcsr: it changes how the processor")
     assert text.splitlines()[found.line - 1] == code.rstrip()

@@ -15,7 +15,7 @@ from fusec.kernel_source import Signature
 from fusec.toolchain import sanitizers
 from fusec.verify.isolation.layout import Case
 from fusec.verify.isolation.sanitize import heard_of, watched_case
-from fusec.verify.static.binary import without_comments
+from fusec.verify.static.cpp_text import without_comments
 from fusec.verify.words import Finding
 
 # More is watched for long, and its threads meet by themselves.

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import ctypes
-import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +20,9 @@ from fusec.errors import FusecError
 from fusec.verify.protocol import Message
 from fusec.verify.static import allowed
 from fusec.verify.static.constants import constants
+from fusec.verify.static.cpp_text import INSTEAD, line_at, without_comments
 from fusec.verify.static.instructions import Odd, odd_instructions
+from fusec.verify.static.symbols import own_name, readable
 from fusec.verify.words import Finding
 
 # What the compiler's own start-up files bring into every library.
@@ -56,51 +56,6 @@ _MOST_NUMBERS = 400
 _WHOLE = (
     "the compiler has put the whole C++ library into it (-static-libstdc++), so that nobody can "
     "tell what is the kernel's own: use nothing of that library, or set CXX to another compiler"
-)
-_INSTEAD = "; leave it out, or say --trust if it has to be there"
-
-# In C++ these are no calls, so that the file imports nothing.
-_ASSEMBLY = re.compile(r"\b(asm|__asm|__asm__)\b")
-_EMPTY = re.compile(r"\w+\s*(?:(?:__)?volatile(?:__)?\s*)?\(\s*\"\"\s*[:)]")
-_MODES = re.compile(
-    r"\b(_mm_setcsr|_MM_SET_FLUSH_ZERO_MODE|_MM_SET_DENORMALS_ZERO_MODE|_MM_SET_ROUNDING_MODE"
-    r"|_MM_SET_EXCEPTION_MASK|_MM_SET_EXCEPTION_STATE|__builtin_ia32_ldmxcsr"
-    r"|__builtin_ia32_fxrstor(?:64)?|__builtin_ia32_xrstor(?:64)?|__builtin_aarch64_set_fpcr\w*)\b"
-)
-# Compilers call them by themselves, so that what a library imports does not tell.
-_ENDS = re.compile(
-    r"\b(__cxa_\w+|_Unwind_\w+|__stack_chk_fail|__throw_\w+|__gxx_personality\w*"
-    r"|__clang_call_terminate|__builtin_(?:eh_return|longjmp|setjmp))\b"
-)
-_CALLER = re.compile(
-    r"\b__builtin_(?:extract_return_addr|return_address|frame_address|dwarf_cfa|apply_args"
-    r"|stack_address|unwind_init)\b"
-)
-_CLOCK = re.compile(r"\b__(?:TIME|DATE|TIMESTAMP)__\b")
-# What it includes: a header of the compiler's, or its own that is kept with it.  Any other file is
-# not there for somebody else, and may be another one when the kernel is built again.
-_INCLUDES = re.compile(
-    r"^[^\S\n]*(?:\#|%:)\s*(?:include_next|include|import|embed|pragma\s+\w+\s+dependency)\b"
-    r"|\b__has_(?:include_next|include|embed)\s*\(",
-    re.MULTILINE,
-)
-_PRAGMAS = re.compile(r"\b__?[Pp]ragma\s*\(")
-_DEPENDENCY = re.compile(r"[^)]*\bdependency\b")
-_KNOWN_FILE = re.compile(r"\s*(?:<\s*\w(?:(?!\.\.)[\w+./-])*\s*>|\"helpers\.h\")")
-_GOES_ON = re.compile(r"\\\r?\n")
-_WORDS = (
-    (_ENDS, "it ends the process, or what was begun in it"),
-    (_CALLER, "it tells who calls it, and a check calls it from elsewhere"),
-    (_CLOCK, "it makes another kernel of the same text each time"),
-)
-_COMMENTS = re.compile(
-    r"""
-      (?P<number> (?<![\w.]) \.?\d (?: [eEpP][+-] | '? [\w.] )* )  # 1'000'000 is no character
-    | // (?: \\\n | [^\n] )* | /\*.*? (?: \*/ | \Z )  # without an end they go on to the text's
-    | \bu?8?[RUL]?R" (?P<end> [^\s()\\"]{0,16} ) \( .*? (?: \) (?P=end) " | \Z )
-    | " (?: \\. | [^"\\\n] )* " | ' (?: \\. | [^'\\\n] )* '
-    """,
-    re.DOTALL | re.VERBOSE,
 )
 
 
@@ -273,7 +228,7 @@ def _odd(binary: Any, named: Mapping[int, str] | None = None, *, strict: bool) -
         for at, odd in odd_instructions(code, part.virtual_address, machine, strict=strict):
             first = bisect.bisect_right(begins, at) - 1
             function = (named or {}).get(begins[first], "") if first >= 0 else ""
-            found[replace(odd, function=_own_name(function))] = None
+            found[replace(odd, function=own_name(function))] = None
     return tuple(found)[:_MOST_ODD]
 
 
@@ -290,11 +245,11 @@ def _written_and_run(binary: Any) -> bool:
 
 def _refused(imports: Sequence[str]) -> tuple[tuple[str, str], ...]:
     names = dict.fromkeys(name for name in imports if not allowed.is_allowed(name))
-    return tuple((_readable(name), allowed.harm(name)) for name in names)
+    return tuple((readable(name), allowed.harm(name)) for name in names)
 
 
 def _own_names(symbols: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(map(_own_name, symbols)))
+    return tuple(dict.fromkeys(map(own_name, symbols)))
 
 
 def _starts(binary: Any, sections: Sequence[Any], named: Mapping[int, str]) -> Iterator[str]:
@@ -326,7 +281,7 @@ def problem(
     text: str,
     line_of: Callable[[str, str], int | None] | None = None,
     *,
-    instead: str = _INSTEAD,
+    instead: str = INSTEAD,
 ) -> Finding | None:
     """Return why a library may not be loaded, with the line at fault where it is known.
 
@@ -347,63 +302,11 @@ def problem(
     if not found:
         return None
     at, _, _, reason = found[0]
-    line = _line(plain, at) if at < len(plain) else None
+    line = line_at(plain, at) if at < len(plain) else None
     if line is None and facts.odd and line_of is not None:
         with contextlib.suppress(FusecError):
             line = line_of(text, facts.odd[0].name)
     return Finding("unsafe", reason + instead, line)
-
-
-def source_problem(text: str, generated: str = "", *, instead: str = _INSTEAD) -> Finding | None:
-    """Return what a text must not have because its library would not show it.
-
-    Args:
-        text: The whole kernel file.
-        generated: The compiler's own text, whose statements may stay.
-        instead: What to do about it.
-    """
-    plain = without_comments(text)
-    known = {line.strip() for line in generated.splitlines()}
-    lines = text.splitlines()
-    for each in _ASSEMBLY.finditer(plain):
-        line = _line(plain, each.start())
-        # Without an instruction it only keeps the compiler from moving something.
-        if lines[line - 1].strip() not in known and not _EMPTY.match(text, each.start()):
-            reason = f"has assembly of its own, which may do what no C++ does{instead}"
-            return Finding("unsafe", reason, line)
-    found = _included(plain, text)
-    if found is not None:
-        reason = f"includes a file that is none of the compiler's{instead}"
-        return Finding("unsafe", reason, _line(plain, found))
-    for words, why in _WORDS:
-        named = words.search(plain)
-        if named:
-            reason = f"names {named.group()}: {why}{instead}"
-            return Finding("unsafe", reason, _line(plain, named.start()))
-    modes = _MODES.search(plain)
-    if modes:
-        reason = (
-            f"calls {modes.group()}: it changes how the processor computes (rounding, denormals) "
-            f"for the whole process{instead}"
-        )
-        return Finding("unsafe", reason, _line(plain, modes.start()))
-    return None
-
-
-def _included(plain: str, text: str) -> int | None:
-    """Return where a text includes what is no header of the compiler's; None where nowhere."""
-    for found in _INCLUDES.finditer(plain):
-        if not _KNOWN_FILE.match(text, found.end()):
-            return found.end()
-    for found in _PRAGMAS.finditer(plain):
-        if _DEPENDENCY.match(text, found.end()):
-            return found.end()
-    goes_on = _GOES_ON.search(plain)
-    if goes_on:  # a word may stand in two lines
-        whole = _GOES_ON.sub("", text)
-        if _included(without_comments(whole), whole) is not None:
-            return goes_on.start()
-    return None
 
 
 def _problems(facts: LibraryFacts) -> Iterator[tuple[str, str]]:
@@ -434,18 +337,6 @@ def _odd_problem(odd: Odd) -> str:
     return odd.reason
 
 
-def without_comments(text: str) -> str:
-    """Return C++ with comments and strings blanked out, lines as they were."""
-    return _COMMENTS.sub(
-        lambda found: found.group() if found["number"] else re.sub(r"[^\n]", " ", found.group()),
-        text,
-    )
-
-
-def _line(text: str, at: int) -> int:
-    return text.count("\n", 0, at) + 1
-
-
 def _place(text: str, name: str) -> int:
     """Return where a text first has a name, or what a user writes for it; -1 if nowhere."""
     bare = name.rpartition("::")[2].lstrip("_")
@@ -470,45 +361,4 @@ _WRITTEN = {
 }
 
 
-def _readable(symbol: str) -> str:
-    """Return a symbol as C++ writes it, without its parameters."""
-    if symbol == "__assert_fail":
-        return "assert"
-    shown = _demangled(symbol).replace("(anonymous namespace)::", "")
-    return re.sub(r"\(.*|\[abi:\w+\]", "", shown)
-
-
-def _demangled(symbol: str) -> str:
-    shown = _demangle(symbol.encode()) if symbol.startswith("_Z") else b""
-    return (shown or symbol.encode()).decode()
-
-
-@functools.cache
-def _demangler() -> Any:
-    """Return the C++ library's function for that; None where it is not found."""
-    for name in ("libstdc++.so.6", "libc++.1.dylib", "libc++.so.1"):
-        with contextlib.suppress(OSError, AttributeError):
-            function = ctypes.CDLL(name).__cxa_demangle
-            function.restype = ctypes.c_char_p
-            return function
-    return None
-
-
-def _demangle(symbol: bytes) -> bytes | None:
-    function = _demangler()
-    found: bytes | None = function(symbol, None, None, None) if function is not None else None
-    return found
-
-
-def _own_name(symbol: str) -> str:
-    """Return what a text calls a variable or function of its own."""
-    shown = re.sub(r"^(typeinfo|guard variable|vtable) for ", "", _demangled(symbol))
-    # A variable within a function stands behind that function's parameters.
-    within = re.search(r"::(\w+)$", re.sub(r"\[abi:\w+\]", "", shown))
-    if within:
-        return within[1]
-    shown = re.sub(r"\(.*|\[abi:\w+\]", "", shown.replace("(anonymous namespace)::", ""))
-    return re.sub(r"\.\d+$", "", shown.rpartition("::")[2])
-
-
-__all__ = ["LibraryFacts", "library_facts", "problem", "source_problem", "without_comments"]
+__all__ = ["LibraryFacts", "library_facts", "problem"]

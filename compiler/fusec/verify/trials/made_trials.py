@@ -18,7 +18,7 @@ from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
 from fusec.tunables import read_tunables
 from fusec.verify.isolation.layout import Case
-from fusec.verify.static.binary import without_comments
+from fusec.verify.static.cpp_text import without_comments
 from fusec.verify.trials.candidate import Candidate, Refused
 from fusec.verify.trials.inputs import Kind, are_ordinary, fresh_inputs
 from fusec.verify.trials.integer_inputs import holds_integers, integer_trials, overflowing_trials

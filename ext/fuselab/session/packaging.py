@@ -27,7 +27,7 @@ from fusec.packages.runtime import PackageError
 from fuselab.errors import FuselabError
 
 if TYPE_CHECKING:
-    from fusec.packages.write import Packaged
+    from fusec.packages.contents import Packaged
     from fuselab.session.fused_cell import FusedCell
     from fuselab.session.session import Session
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import fusec
 from fusec.inspect.planner import Call
-from fusec.packages import write
+from fusec.packages import contents
 from fusec.packages.binaries import default_names
 from fusec.packages.errors import CannotPackage
 from fusec.packages.runtime import (
@@ -343,7 +343,7 @@ def test_it_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     x = torch.randn(4)
     packaged(lambda x: x + 1, [(x,)], tmp_path)
     before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
-    monkeypatch.setattr(write, "write_archive", full)
+    monkeypatch.setattr(contents, "write_archive", full)
     with pytest.raises(CannotPackage, match="cannot be written: No space left"):
         packaged(lambda x: x + 2, [(x,)], tmp_path)
     assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before

@@ -21,7 +21,7 @@ from PIL import Image
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from fusec.report import Timing
-from fusec.verify.comparison.compare import praise
+from fusec.verify.comparison.words import praise
 from support.chromium import find_chromium
 from support.paths import ROOT
 

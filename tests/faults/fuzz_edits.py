@@ -24,7 +24,8 @@ import fusec
 from faults.notebook import MARK, processes, survey
 from fusec.call import native
 from fusec.kernel import Kernel
-from fusec.verify.comparison.compare import compare_outputs, describe
+from fusec.verify.comparison.compare import compare_outputs
+from fusec.verify.comparison.words import describe
 from fusec.verify.isolation import sandbox
 
 CALLS = 40

@@ -29,7 +29,7 @@ WORKBENCH = (
     "compiler/fusec/inspect",
     "compiler/fusec/schedule/choices",
     "compiler/fusec/schedule/fuse.py",
-    "compiler/fusec/verify/comparison/compare.py",
+    "compiler/fusec/verify/comparison/words.py",
     "compiler/fusec/verify/isolation/sanitize.py",
     "compiler/fusec/verify/isolation/state.py",
     "compiler/fusec/verify/words.py",

@@ -19,7 +19,7 @@ from fusec.kernel_source import KernelSource, Signature
 from fusec.report import OutputError, Timing, Verdict
 from fusec.tunables import read_tunables, set_tunables
 from fusec.tuning_report import Trial, TuningRun
-from fusec.verify.comparison.compare import praise
+from fusec.verify.comparison.words import praise
 
 METHOD = "median of 30 interleaved blocks after 10 warm-up calls, 2 threads"
 

@@ -28,7 +28,6 @@ from fusec.target_api.base import LibraryTarget, PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.timing.threads import one_thread
 from fusec.verify.check import KINDS, Case, check_graph, check_kernel
-from fusec.verify.comparison.compare import praise
 from fusec.verify.comparison.exact_graph import ExactGraph
 from fusec.verify.comparison.graph_outputs import (
     GraphReferences,
@@ -36,6 +35,7 @@ from fusec.verify.comparison.graph_outputs import (
     RunDrawn,
     RunGraph,
 )
+from fusec.verify.comparison.words import praise
 from fusec.verify.probation import journal
 from fusec.verify.trials.inputs import fresh_inputs
 from fusec.verify.trials.references import KeptTrials

@@ -29,8 +29,8 @@ from fusec.target_api.registry import find_target
 from fusec.toolchain.children import Children, with_children
 from fusec.toolchain.expand import expanded, joins_words
 from fusec.verify import probation
-from fusec.verify.comparison.compare import praise
 from fusec.verify.comparison.graph_outputs import check_graph
+from fusec.verify.comparison.words import praise
 from fusec.verify.isolation import device_sanitize, sandbox
 from fusec.verify.isolation.layout import Case
 from fusec.verify.isolation.process import WorkerError

@@ -18,7 +18,8 @@ import torch
 from fusec.devices import CPU
 from fusec.kernel_source import Runnable
 from fusec.report import OutputError, Verdict
-from fusec.verify.comparison.compare import describe, signed_zero_differences
+from fusec.verify.comparison.compare import signed_zero_differences
+from fusec.verify.comparison.words import describe
 from fusec.verify.isolation import sandbox
 from fusec.verify.isolation.sandbox import Endured, KernelText, RunResult
 from fusec.verify.timing import copied_bytes, fresh_tensors, too_good, traffic, written

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from fusec.verify.comparison.compare import compare_outputs
-from fusec.verify.comparison.compare import describe as describe_error
+from fusec.verify.comparison.words import describe as describe_error
 from fusec.verify.isolation.layout import Case
 from fusec.verify.trials.inputs import Kind, fresh_inputs, secret_seed
 from fuselab.judge.task import TensorTask

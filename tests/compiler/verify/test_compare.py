@@ -7,13 +7,8 @@ import math
 import pytest
 import torch
 
-from fusec.verify.comparison.compare import (
-    compare_output,
-    compare_outputs,
-    describe,
-    mismatch,
-    signed_zero_differences,
-)
+from fusec.verify.comparison.compare import compare_output, compare_outputs, signed_zero_differences
+from fusec.verify.comparison.words import describe, mismatch
 
 
 def against(function, x, actual=None, dtype=torch.float32):

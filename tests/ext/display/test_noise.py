@@ -17,7 +17,7 @@ from fusec.kernel import Kernel
 from fusec.report import Timing, Verdict
 from fusec.timing.limits import MeasuredLimits
 from fusec.tuning_report import Trial, TuningRun
-from fusec.verify.comparison.compare import praise
+from fusec.verify.comparison.words import praise
 from fuselab.display import noise, words
 from fuselab.display.bounds import Traffic
 from fuselab.display.noise import Pace

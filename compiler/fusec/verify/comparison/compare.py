@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import torch
 
-from fusec.report import OutputError, Timing
-from fusec.timing.pace import compared
+from fusec.report import OutputError
 from fusec.verify.comparison.blocks import blocks, chunks
+from fusec.verify.comparison.rounding import Rounding, square
+from fusec.verify.comparison.words import dtype_of, mismatch
 
 # torch.testing's own tolerances, but for float64, where they would let float32 pass.  The
 # absolute ones are for values around 1 and shrink with the output, so that a softmax over a
@@ -49,52 +50,6 @@ _DRAWN_RMSE_FACTOR = 2.0
 _DRAWN_FACTOR = 2.0
 
 
-class Rounding:
-    """How far an output of a graph lies from float64 where roundings are drawn by chance.
-
-    Args:
-        exact: The output of the float64 run.
-        halves: Whether eager has values of float16 or bfloat16 on the way, which may overflow.
-
-    Attributes:
-        drawn: How many runs it knows of.
-        spread: Of each element, the furthest that a run is off; float64.
-    """
-
-    def __init__(self, exact: torch.Tensor, halves: bool) -> None:
-        self.exact = exact.detach()
-        self.halves = halves
-        self.drawn = 0
-        self.spread = torch.zeros_like(self.exact, dtype=torch.float64)
-        self._others: list[torch.Tensor] = []
-        self._square = 0.0
-
-    def add(self, output: torch.Tensor) -> None:
-        """Take what one more run gave."""
-        output = output.detach()
-        self.drawn += 1
-        if not self.exact.is_floating_point():
-            self._others.append(output)
-            return
-        off = (output - self.exact).abs_()
-        off = torch.where(off.isfinite(), off, 0.0)
-        torch.maximum(self.spread, off, out=self.spread)
-        self._square += _square(off)
-
-    def rms(self) -> float:
-        """Return the root mean square by which the runs are off."""
-        count = self.drawn * self.exact.numel()
-        return math.sqrt(self._square / count) if count else 0.0
-
-    def occurs(self, values: torch.Tensor) -> torch.Tensor:
-        """Return where values, which are no floating-point numbers, came out of some run."""
-        found = torch.zeros(values.shape, dtype=torch.bool, device=values.device)
-        for other in self._others:
-            if other.shape == values.shape and other.dtype == values.dtype:
-                found |= other == values
-        return found
-
-
 def compare_outputs(
     names: Sequence[str],
     actual: Sequence[torch.Tensor],
@@ -115,15 +70,6 @@ def compare_outputs(
         compare_output(name, mine, plain, exact)
         for name, mine, plain, exact in zip(names, actual, eager, references, strict=True)
     )
-
-
-def mismatch(actual: torch.Tensor, eager: torch.Tensor) -> str:
-    """Return in words how dtype or shape differ from eager's; empty where they agree."""
-    if actual.dtype != eager.dtype:
-        return f"is {_dtype(actual)} where eager gives {_dtype(eager)}"
-    if actual.shape != eager.shape:
-        return f"has shape {tuple(actual.shape)} where eager gives {tuple(eager.shape)}"
-    return ""
 
 
 def signed_zero_differences(actual: torch.Tensor, eager: torch.Tensor) -> int:
@@ -168,7 +114,7 @@ def compare_output(
     if mismatch(actual, eager):
         return OutputError(
             name=name,
-            dtype=_dtype(actual),
+            dtype=dtype_of(actual),
             shape=tuple(actual.shape),
             against_eager=math.nan,
             against_float64=None,
@@ -186,38 +132,6 @@ def compare_output(
     return _compare_exact(name, actual, eager, float64, rounding)
 
 
-def describe(figure: OutputError, dtype: torch.dtype | None = None) -> str:
-    """Return in one line how a wrong output differs from eager's."""
-    where = f" at {list(figure.worst)}" if figure.worst else ""
-    if math.isnan(figure.against_eager):
-        if not figure.worst and figure.shape:
-            expected = f", not {str(dtype).removeprefix('torch.')}" if dtype else ""
-            return f"`{figure.name}` is {figure.dtype} of shape {figure.shape}{expected}"
-        return f"`{figure.name}` is NaN or infinite where eager's is not, or the reverse{where}"
-    text = f"`{figure.name}` differs from eager by {figure.against_eager:.3g}{where}"
-    if figure.eager_against_float64 is not None and figure.against_float64 is not None:
-        return (
-            f"{text}; against float64 it is off by {figure.against_float64:.3g}, "
-            f"eager by {figure.eager_against_float64:.3g}"
-        )
-    return f"{text}; {figure.allowed:.3g} is allowed" if figure.allowed else text
-
-
-def praise(outputs: Sequence[OutputError], timing: Timing | None, base: Timing | None) -> str:
-    """Return in one line how good a passing result is."""
-    worst = max((figure.against_eager for figure in outputs), default=0.0)
-    # By how much is said beside it, and beside what is allowed.
-    error = "equal to eager" if worst == 0 else "agrees with eager within rounding"
-    if timing is None or base is None or not timing.median:
-        return error
-    said = compared(timing, base, "the generated kernel")
-    return f"{error}, {said}" if said else error
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
 def _compare_exact(
     name: str,
     actual: torch.Tensor,
@@ -230,7 +144,7 @@ def _compare_exact(
         float64 = None
     worst, bad = 0.0, False
     at: tuple[int, ...] = ()
-    dtype = _dtype(eager)
+    dtype = dtype_of(eager)
     if rounding is not None:
         # Some run gave it: as good as what float64 gives.
         drawn = rounding.occurs(actual)
@@ -358,12 +272,12 @@ def _gather(actual: torch.Tensor, eager: torch.Tensor, float64: torch.Tensor | N
             count = int(usable.sum())
         if exact is not None:
             error, error_eager = a - c, b - c
-            sums.square += _square(error)
-            sums.square_eager += _square(error_eager)
+            sums.square += square(error)
+            sums.square_eager += square(error_eager)
             sums.worst = max(sums.worst, _largest(error))
             sums.worst_eager = max(sums.worst_eager, _largest(error_eager))
         sums.count += count
-        sums.magnitude += _square(b)
+        sums.magnitude += square(b)
     return sums
 
 
@@ -378,10 +292,6 @@ def _rounds_once(eager: torch.Tensor, exact: torch.Tensor) -> bool:
             return False
     sample = exact.reshape(-1)[:_SAMPLE]
     return int(sample[sample.isfinite()].unique().numel()) >= _MANY
-
-
-def _square(block: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(block)) ** 2
 
 
 def _largest(block: torch.Tensor) -> float:

@@ -15,8 +15,10 @@ from fusec.memory.strided import clone_strided
 from fusec.random import Generators
 from fusec.report import OutputError, Timing, Verdict, counted
 from fusec.timing.measure import PRECISION, interleave
-from fusec.verify.comparison.compare import Rounding, compare_output, describe, mismatch, praise
+from fusec.verify.comparison.compare import compare_output
 from fusec.verify.comparison.kept_bytes import KeptBytes
+from fusec.verify.comparison.rounding import Rounding
+from fusec.verify.comparison.words import describe, mismatch, praise
 from fusec.verify.words import alike, same_bits
 
 RunGraph = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]

@@ -14,7 +14,7 @@ from fusec.report import Verdict, counted
 from fusec.target_api.base import PythonTarget
 from fusec.target_api.registry import find_target
 from fusec.tunables import read_tunables, set_tunables
-from fusec.verify.comparison.compare import describe
+from fusec.verify.comparison.words import describe
 from fusec.verify.isolation import sandbox
 from fusec.verify.isolation.layout import Case
 from fusec.verify.trials.inputs import secret_seed

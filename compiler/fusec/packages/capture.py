@@ -25,7 +25,7 @@ from fusec.freezing import FrozenMiss
 from fusec.inspect.planner import Call
 from fusec.packages.errors import CannotPackage
 from fusec.packages.runtime.structure import flatten, names_of
-from fusec.packages.watched_call import PLAIN, Number, Seen, Watch
+from fusec.packages.watched_call import PLAIN, CallWatch, Number, Seen
 
 _LOOKS = 4  # at a call that other threads disturb
 
@@ -88,7 +88,7 @@ def capture(
     form, leaves, names = _leaves_of(compiled, call)
     _require_plain(names, leaves)
     asked = _asked_of(names, leaves, dynamic)
-    watch = Watch(compiled, signature, form, leaves, asked)
+    watch = CallWatch(compiled, signature, form, leaves, asked)
     for look in range(_LOOKS):
         try:
             seen, again = _looked_at(watch)
@@ -153,7 +153,7 @@ def require_tensors(
             )
 
 
-def _looked_at(watch: Watch) -> tuple[Seen, Seen]:
+def _looked_at(watch: CallWatch) -> tuple[Seen, Seen]:
     """Return what two calls did.
 
     Raises:
@@ -270,7 +270,7 @@ def _same(value: object, known: Sequence[object]) -> int | None:
     return next((i for i, each in enumerate(known) if each is value), None)
 
 
-def _result(watch: Watch, seen: Seen) -> Any:
+def _result(watch: CallWatch, seen: Seen) -> Any:
     name = watch.compiled._name()
     # Sizes that TorchDynamo's code takes and the graph does not get may be in the result.
     measures = seen.measured > sum(type(value) is int for value in seen.given)

@@ -68,7 +68,7 @@ class Seen:
     measured: int
 
 
-class Watch:
+class CallWatch:
     """Calls a compiled function on copies of arguments, and says what its one graph did.
 
     Args:
@@ -242,4 +242,4 @@ def _expect_same(name: str, owner: object, attribute: str, value: object) -> Non
         )
 
 
-__all__ = ["PLAIN", "Number", "Seen", "Watch", "rebuilt"]
+__all__ = ["PLAIN", "CallWatch", "Number", "Seen", "rebuilt"]

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._pytree import tree_leaves
 
 from fusec.devices import CPU
-from fusec.graph.refusals.shapes import is_torchs, name_of, traced_values
+from fusec.graph.refusals.shapes import is_torchs, name_of, traced_values, without_out
 
 _PLACES = (torch.int32, torch.int64)
 _HALVES = (torch.float16, torch.bfloat16)
@@ -36,7 +36,7 @@ def refuses_operands(node: fx.Node, *, converts: bool) -> bool:
     if rule is None or not is_torchs(node.target) or (converts and name in _CONVERTED):
         return False
     args, kwargs = traced_values((node.args, node.kwargs))
-    return not rule(*args, **kwargs)
+    return not rule(*args, **without_out(kwargs))
 
 
 def _index_copy(input: Any, dim: int, index: Any, source: Any) -> bool:

@@ -45,7 +45,7 @@ def refused_write(node: fx.Node) -> str:
     elif updates_each(node.target):
         fits = _fills_each
     try:
-        fitting = fits is None or fits(*args, **kwargs)
+        fitting = fits is None or fits(*args, **without_out(kwargs))
     except (IndexError, RuntimeError, ValueError):
         fitting = False
     return "" if fitting else f"{node.name} is of sizes that do not fit"
@@ -82,6 +82,11 @@ def is_torchs(target: object) -> bool:
     if not isinstance(target, torch._ops.OpOverloadPacket):
         return True
     return target._qualified_op_name.startswith("aten::")
+
+
+def without_out(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return a call's arguments by name, less where it writes its result."""
+    return {name: value for name, value in kwargs.items() if name != "out"}
 
 
 def _out(kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -361,5 +366,6 @@ __all__ = [
     "traced_values",
     "updates_each",
     "updates_pointwise",
+    "without_out",
     "writes_in_place",
 ]

@@ -171,6 +171,7 @@ def unload_ipython_extension(shell: Any) -> None:
     if magics is None:
         return
     magics.session.sync()
+    magics.late.end()
     if _between_cells is not None:
         _between_cells.end()
         _between_cells = None

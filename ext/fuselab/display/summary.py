@@ -72,6 +72,7 @@ class Summary:
         called: Seconds of the calls of ATen; None where they were not timed alone.
         other_calls: Seconds of those that multiply no matrices, by name.
         early: Whether it was timed while the native part of calls was still being built.
+        awaited: Whether it is timed again, and shown in place, when that is there.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Summary:
     called: float | None = None
     other_calls: Mapping[str, float] = field(default_factory=dict)
     early: bool = False
+    awaited: bool = False
 
     @property
     def main(self) -> KernelView | None:
@@ -194,7 +196,8 @@ class Summary:
         if self.eager and self.fused:
             faster = noise.against(self.fused, self.eager)
             eager, fused = words.duration(self.eager.median), words.duration(self.fused.median)
-            parts.append(f"eager {eager}, fused {fused} ({words.EARLY if self.early else faster})")
+            said = words.early(self.awaited) if self.early else faster
+            parts.append(f"eager {eager}, fused {fused} ({said})")
         return parts
 
     @property

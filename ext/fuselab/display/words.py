@@ -18,6 +18,8 @@ _KERNEL_FILE = re.compile(r"[/\\]ipykernel_\d+[/\\]")
 # Before how something was measured whose times stand beside those of another run.
 OWN_RUN = "timed in a run of its own: "
 EARLY = "timed before the part that makes calls quick was built: run the cell again in a minute"
+# The same where the result changes by itself.
+AWAITED = "timed before the part that makes calls quick was built: timed again as soon as it is"
 # What people call a backend of ``torch.compile``.
 PEERS = {"inductor": "TorchInductor"}
 NOT_TUNED = "no GPU here: the times of Triton's interpreter say nothing, so nothing is tuned"
@@ -31,6 +33,15 @@ REFUSALS = {
     "timeout": "Refused: it did not end",
     "wrong": "Refused: wrong result",
 }
+
+
+def early(awaited: bool) -> str:
+    """Return that figures came too early, and what is to be done.
+
+    Args:
+        awaited: Whether they are measured again, and shown in place, without being asked for.
+    """
+    return AWAITED if awaited else EARLY
 
 
 def many(value: float) -> str:

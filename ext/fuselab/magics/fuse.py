@@ -32,6 +32,7 @@ from fuselab.magics.arguments import (
 )
 from fuselab.magics.base import show_panel
 from fuselab.magics.frontend import frontend_of
+from fuselab.magics.late_figures import LateFigures
 from fuselab.session.cell_options import CellOptions, Frontend
 from fuselab.session.fused_cell import FusedCell
 from fuselab.session.peers import PEERS
@@ -64,6 +65,7 @@ class FuseMagics(Magics):
         super().__init__(shell, **kwargs)
         self.session = session
         self._shell: Any = shell
+        self.late = LateFigures(shell)
 
     def remember(self, *_: object) -> None:
         """After a cell: write down what was kept or reverted outside of the magics."""
@@ -279,7 +281,10 @@ class FuseMagics(Magics):
         else:
             if phases.stands:
                 phases.begin("drawing")  # the first plot of a process takes its time
-            display(fused)
+            self.late.show(
+                fused,
+                lambda: fused.update(checked=checked, seconds=self.measure_seconds),
+            )
             for outcome in outcomes:
                 display(replace(outcome, whole=fused.fused))
         if args.save:

@@ -34,7 +34,7 @@ import weakref
 from fuselab.panel.context import PanelCell
 from fuselab.panel.workbench import BelowResult, Workbench
 
-__all__ = ["BelowResult", "PanelCell", "Workbench", "prepare", "workbench"]
+__all__ = ["BelowResult", "PanelCell", "Workbench", "look_again", "prepare", "workbench"]
 
 _panels: weakref.WeakKeyDictionary[PanelCell, Workbench] = weakref.WeakKeyDictionary()
 
@@ -67,3 +67,10 @@ def prepare(cell: PanelCell) -> Workbench | None:
         return None
     panel = _panels[cell] = Workbench(cell, run=False)
     return panel
+
+
+def look_again(cell: PanelCell) -> None:
+    """Let the panel of a cell that was measured anew show so, if it has one."""
+    panel = _panels.get(cell)
+    if panel is not None and not panel.closed:
+        panel.live()

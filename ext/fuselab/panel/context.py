@@ -114,6 +114,7 @@ class CellFacts:
     error: str = ""
     early: bool = False
     idle: frozenset[str] = frozenset()
+    awaited: bool = False
 
     @property
     def latest(self) -> Mapping[str, Kernel]:
@@ -178,6 +179,7 @@ class Bench:
                 _error(cell),
                 bool(getattr(cell, "early", False)),
                 frozenset(cell.kernels) - frozenset(latest),
+                bool(getattr(cell, "awaited", False)),
             )
         with self.state:
             before, self.facts = self.facts, facts

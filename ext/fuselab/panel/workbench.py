@@ -230,7 +230,7 @@ def head_line(name: str, facts: CellFacts) -> str:
         parts.append(f"fused {words.duration(fused.median)}")
     texts = [escape(part) for part in parts]
     if eager and fused and facts.early:
-        texts.append(escape(words.EARLY))
+        texts.append(escape(words.early(facts.awaited)))
     elif eager and fused:
         ratio = noise.against(fused, eager)
         color = COLORS.get(noise.pace(fused, eager), "inherit")

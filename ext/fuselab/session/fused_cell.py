@@ -81,6 +81,7 @@ class FusedCell(MeasuredCell):
                 called=sum(self._extern_seconds.values()) if self._extern_seconds else None,
                 other_calls=dict(self._other_seconds),
                 early=self.early,
+                awaited=self.awaited,
             )
 
     def _spare(self) -> tuple[str, int] | None:

@@ -83,6 +83,7 @@ class MeasuredCell(CompiledCell):
         kernel_times: Of each kernel alone.
         extern_times: Of each call of ATen alone; empty until ``measure_steps``.
         early: Whether it was timed while the native part of calls was still being built.
+        awaited: Whether it is timed again by itself when that is there.
         line_counts: What was seen of a kernel's lines while it ran, by the kernel's name.
         limit: How fast all graphs could be, in seconds; None until ``measure_limit``.
         traffic: What eager and the kernels move, and that limit; likewise.
@@ -97,6 +98,7 @@ class MeasuredCell(CompiledCell):
     extern_times: dict[str, Timing] = field(default_factory=dict, init=False)
     limit: float | None = field(default=None, init=False)
     early: bool = field(default=False, init=False)
+    awaited: bool = field(default=False, init=False)
     line_counts: dict[str, LineCounts] = field(default_factory=dict, init=False, repr=False)
     traffic: Traffic | None = field(default=None, init=False)
     _peers: dict[tuple[int, str], Peer] = field(default_factory=dict, init=False)

@@ -137,6 +137,30 @@ def test_stop_leaves_one_line_and_the_last_good_state(kernel: Kernel, phase: str
     assert not kernel.run("assert torch.allclose(z.sum(-1), torch.ones(512))").error
 
 
+def test_what_was_timed_too_early_changes_in_place(tmp_path: Path) -> None:
+    cold = Kernel(tmp_path)
+    try:
+        cold.run(
+            SETUP + "\nfrom fuselab.session import measured_cell as timed\ntimed.MOST_AWAITED = 0"
+        )
+        ran = cold.run("%%fuse --name early\ny = ((x + 1).relu() * x).sigmoid()")
+        assert ran.first("timed again as soon as it is") > 0
+        sent = cold.client.execute("1")
+        until = time.monotonic() + 300
+        while True:
+            assert time.monotonic() < until
+            message = cold.client.get_iopub_msg(timeout=300)
+            line = message["content"].get("data", {}).get("text/plain", "")
+            if message["msg_type"] == "update_display_data" and "early: 1 kernel" in line:
+                break
+        assert message["parent_header"]["msg_id"] != sent  # it belongs to the cell that showed it
+        assert "timed" not in line.partition("checked")[0]
+        assert line.splitlines()[0] in cold.run("%fuse_report early").lines[-1][1]
+    finally:
+        cold.client.stop_channels()
+        cold.manager.shutdown_kernel(now=True)
+
+
 def test_an_endless_edit_ends(kernel: Kernel) -> None:
     kernel.run(SETUP)
     kernel.run(CELL.format(name="first", number=1))

@@ -133,7 +133,8 @@ def timings_page(cell: Any) -> Page:
     if fused and eager:
         head = f"{cell.name}: {words.duration(fused.median)}"
         early = getattr(cell, "early", False)
-        head += f", {words.EARLY if early else noise.compared(fused, eager, 'eager')}"
+        awaited = getattr(cell, "awaited", False)
+        head += f", {words.early(awaited) if early else noise.compared(fused, eager, 'eager')}"
     rows, steps = time_rows(cell), step_rows(cell)
     notes = [*failures_of(cell), check_note(cell), step_note(cell), *noise_notes(cell)]
     notes += [eager.method] if eager else []

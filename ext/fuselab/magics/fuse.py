@@ -281,10 +281,10 @@ class FuseMagics(Magics):
         else:
             if phases.stands:
                 phases.begin("drawing")  # the first plot of a process takes its time
-            self.late.show(
-                fused,
-                lambda: fused.update(checked=checked, seconds=self.measure_seconds),
-            )
+            if not self.late.show(
+                fused, lambda: fused.update(checked=checked, seconds=self.measure_seconds)
+            ):
+                display(fused)
             for outcome in outcomes:
                 display(replace(outcome, whole=fused.fused))
         if args.save:

@@ -68,23 +68,26 @@ class LateFigures:
         self._built = False
         self._running = 0  # cells: one may run others
 
-    def show(self, cell: FusedCell, refresh: Callable[[], object]) -> None:
-        """Display a result; once more, in its place, when its figures can be measured.
+    def show(self, cell: FusedCell, refresh: Callable[[], object]) -> bool:
+        """Display a result that came too early; once more, in its place, when it can be measured.
 
         Args:
             cell: Whose result.
             refresh: Measures, and checks, what has changed.
+
+        Returns:
+            False where it has to be displayed as it is, for good.
         """
         few = len(cell.latest_graphs) <= _MOST_GRAPHS
         loop = _own_loop(self._shell) if cell.early and few else None
         if loop is None:
-            display(cell)
-            return
+            return False
         cell.awaited = True
         handle = display(cell, display_id=True)
         self._waiting.append(_Shown(cell, handle, refresh, contextvars.copy_context()))
         if self._watched is None:
             self._begin(loop)
+        return True
 
     def end(self) -> None:
         """Forget what was to be shown again."""

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusec.devices import is_gpu
-from fusec.ir.body import Body, Buffer
+from fusec.ir.body import Body, Buffer, axis_sizes
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Load, Node, Op, Reduce, Scan
 from fusec.ir.scalars import cost_of
+from fusec.ir.shapes import product as shape_product
 from fusec.ir.walk import free_axes
 
 # A symbolic size counts as this many elements in an estimate.
@@ -57,6 +58,34 @@ def points(axes: tuple[Symbol, ...]) -> int:
     for axis in axes:
         total *= estimate(axis.size) if axis.size is not None else 1
     return total
+
+
+# Multiplications of a product that BLAS shares among threads. 100 x 100 x 100 it does.
+SHARED_PRODUCT = 1 << 19
+# Cost of an element (an exponential's is 10) from which a kernel right behind such a product is
+# shared out sooner, and from how many elements, in rows and one by one.  There the threads still
+# wait for work in a loop.  Two threads, of which both did, took of one thread's time on a Sapphire
+# Rapids Xeon: softmax of rows of 128 1.11 (4,096 elements), 0.93 (8,192), 0.81 (10,240), 0.74
+# (16,384); exp, tanh, log and GELU 1.15 to 1.25 (8,192), 1.0 to 1.11 (10,240), 0.73 to 0.81
+# (16,384); a product and a sum 1.43 (8,192), 1.11 (16,384), 0.89 (32,768).  Elsewhere threads may
+# be asleep, or their processor another's: then the same kernels took 5 ms in place of 0.1 (each
+# call 50 ms after the last), as eager's do, so that microseconds to be gained are not worth it.
+SHARED_COST = 10
+AWAKE_GRAIN_OF_ROWS = 8192
+AWAKE_GRAIN = 16384
+
+
+def wakes_threads(multiplications: int | None) -> bool:
+    """Whether a matrix product is surely worth threads to the library that is called for it."""
+    return multiplications is not None and multiplications >= SHARED_PRODUCT
+
+
+def grain_of_awake_threads(body: Body) -> int | None:
+    """Return how many elements make threads that are awake worth while; None for the usual."""
+    count = shape_product(axis_sizes(body.axes + body.reduce_axes)).constant
+    if count is None or not SHARED_COST <= node_cost(body.nodes()) < 2 * SHARED_COST:
+        return None
+    return AWAKE_GRAIN_OF_ROWS if body.has_reduction else AWAKE_GRAIN
 
 
 # What is this much smaller than a result is not counted as an input of it: it stays in the cache.

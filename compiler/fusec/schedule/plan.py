@@ -10,6 +10,7 @@ from fusec.ir.printer import format_program
 from fusec.ir.program import Compute, Extern, Program, Step
 from fusec.report import FusionDecision
 from fusec.schedule import choices_products
+from fusec.schedule.behind_products import share_with_awake_threads
 from fusec.schedule.fold_bounds import fold_bounds
 from fusec.schedule.fuse import fuse
 from fusec.schedule.fusion_groups import has_effects
@@ -141,4 +142,5 @@ def schedule_program(
     scheduled = replace(program, steps=arranged, buffers=buffers)
     scheduled, placed = update_in_place(scheduled, updated)
     scheduled, over = overwrite(scheduled)
+    scheduled = share_with_awake_threads(scheduled)
     return Schedule(scheduled, (*inlined, *taken, *fused.decisions, *placed, *over))

@@ -22,7 +22,7 @@ from fusec.targets.cpp.plan.prefetch import Request, pointwise_requests, tile_re
 from fusec.targets.cpp.plan.row_reuse import Repeated, repeated_rows
 from fusec.targets.cpp.plan.split_ranges import fill_out, split_ranges
 from fusec.targets.cpp.plan.staging import Staging, staged, staged_row
-from fusec.targets.cpp.plan.threads import plan_sharing
+from fusec.targets.cpp.plan.threads import grain_of, plan_sharing
 from fusec.targets.cpp.plan.tiles import Turned, turned_loads
 
 
@@ -284,7 +284,7 @@ def _block(facts: Facts, outer: Sequence[Symbol], last: Symbol) -> LoopConstant 
     count, size = points(outer), extent(last)
     if count is None or count >= choices.UNITS:
         return None
-    if size is not None and size * count < choices.grain(cost(facts.nodes)):
+    if size is not None and size * count < grain_of(facts):
         return None
     value = facts.wanted.size("BLOCK", choices.BLOCK, choices.BLOCK_CHOICES)
     facts.note("block", f"{value} of {last.name}", f"{count} outer turns are too few for threads")

@@ -11,8 +11,9 @@ from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node
 from fusec.ir.walk import free_axes
 from fusec.targets.cpp.plan import choices
-from fusec.targets.cpp.plan.facts import Facts, cost, extent, points
+from fusec.targets.cpp.plan.facts import Facts, extent, points
 from fusec.targets.cpp.plan.loop_plan import LoopConstant, Scatter
+from fusec.targets.cpp.plan.threads import grain_of
 
 
 def plan_scatter(facts: Facts) -> Scatter:
@@ -59,7 +60,7 @@ def _finds_places(body: Body, axis: Symbol) -> bool:
 def _shared_axis(facts: Facts, separate: frozenset[Symbol]) -> Symbol | None:
     """Return the loop that threads share; None where there is none or that cannot pay."""
     work = points(facts.body.axes)
-    if work is not None and work < choices.grain(cost(facts.nodes)):
+    if work is not None and work < grain_of(facts):
         return None
     if not facts.allows("threads"):
         return None

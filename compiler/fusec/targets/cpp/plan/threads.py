@@ -18,7 +18,7 @@ def plan_sharing(facts: Facts, rows: Symbol | None = None) -> Sharing:
         rows: The axis of the one loop, if it goes over rows, of which a thread may take several.
     """
     work = product(axis_sizes(facts.body.axes + facts.body.reduce_axes))
-    least = choices.grain(cost(facts.nodes))
+    least = grain_of(facts)
     if work.constant is not None and work.constant < least:
         facts.note("threads", "one", f"{work.constant} elements, fewer than {least}")
         return Sharing(False)
@@ -30,7 +30,7 @@ def plan_sharing(facts: Facts, rows: Symbol | None = None) -> Sharing:
         return Sharing(False)
     grain = chunk = None
     if work.constant is None:
-        grain = _size(facts, "GRAIN", least, choices.GRAINS, "elements worth threads")
+        grain = LoopConstant("GRAIN", least, choices.GRAINS, "elements worth threads")
         facts.note("threads", f"from {grain.value} elements on", "sizes are known at each call")
     else:
         facts.note("threads", "all", f"{work.constant} elements are worth waking them")
@@ -41,10 +41,15 @@ def plan_sharing(facts: Facts, rows: Symbol | None = None) -> Sharing:
     return Sharing(True, work if grain is not None else None, grain, chunk)
 
 
+def grain_of(facts: Facts) -> int:
+    """Return how many elements of a body make a team of threads worth while."""
+    return facts.wanted.size("GRAIN", choices.grain(cost(facts.nodes)), choices.GRAINS)
+
+
 def _size(
     facts: Facts, name: str, value: int, among: tuple[int, ...], meaning: str
 ) -> LoopConstant:
     return LoopConstant(name, facts.wanted.size(name, value, among), among, meaning)
 
 
-__all__ = ["plan_sharing"]
+__all__ = ["grain_of", "plan_sharing"]

@@ -18,6 +18,7 @@ from torch._prims_common import (
     suggest_memory_format,
 )
 
+from fusec.devices import CPU
 from fusec.graph.facts.called import remembering
 from fusec.graph.facts.rolled import format_of_rolled
 from fusec.graph.operand_order import ordering_rules
@@ -112,13 +113,38 @@ def _bucketize(
     out_int32: bool = False,
     right: bool = False,
 ) -> object:
-    """Torch's own, less its wrong dtype where there are no boundaries."""
+    """Torch's own, less its wrong dtype where there are no boundaries; on a CPU ours."""
     if boundaries.ndim != 1:
         return NotImplemented  # ATen's raises
     if boundaries.numel() == 0:
         return torch.zeros_like(x, dtype=torch.int32 if out_int32 else torch.int64)
+    if x.device.type == CPU and isinstance(boundaries.shape[0], int):
+        return _search(x, boundaries, torch.int32 if out_int32 else torch.int64, right)
     rule = get_decompositions([aten.bucketize.Tensor])[aten.bucketize.Tensor]
     return rule(x, boundaries, out_int32=out_int32, right=right)
+
+
+def _search(
+    x: torch.Tensor, boundaries: torch.Tensor, dtype: torch.dtype, right: bool
+) -> torch.Tensor:
+    """ATen's binary search, step by step, so that boundaries out of order are searched alike.
+
+    The range is moved by multiplications with 0 or 1: selects become branches, which a processor
+    guesses wrong half of the time.
+    """
+    count = boundaries.shape[0]
+    low = torch.zeros_like(x, dtype=torch.int32)
+    high = torch.full_like(x, count, dtype=torch.int32)
+    for _ in range(count.bit_length()):
+        middle = low + ((high - low) >> 1)
+        boundary = boundaries[middle.clamp(0, count - 1)]
+        beyond = boundary > x if right else boundary >= x
+        searching = low < high
+        up = (searching & ~beyond).to(torch.int32)
+        down = (searching & beyond).to(torch.int32)
+        low = low + up * (middle + 1 - low)
+        high = high - down * (high - middle)
+    return low.to(dtype)
 
 
 def _logits_loss(

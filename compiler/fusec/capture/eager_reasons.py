@@ -21,6 +21,7 @@ from fusec.capture.gradients.result_modes import (
     lets_gradients_through,
     loses_hooks,
     mixes_modes,
+    result_modes,
 )
 from fusec.capture.gradients.second_gradients import (
     asks_for_second_gradients,
@@ -45,6 +46,8 @@ _BASE = (
 )
 
 _LEAVES = "it updates an input that shares memory with another one, and gradients flow to one alone"
+# Of torch 2.11 and before.
+_NO_HISTORY = "AOTAutograd would ask for the gradient of a view without a history"
 
 
 def strict() -> bool:
@@ -123,6 +126,9 @@ def reason_of_failure(graph: GraphCall, error: BaseException) -> str:
         return f"it runs in eager: {LOSES_UPDATES}"
     if "any_leaf=" in str(error):
         return f"it runs in eager: {_LEAVES}"
+    lacks_history = "does not require grad and does not have a grad_fn" in str(error)
+    if lacks_history and graph.records and result_modes(graph.module, True).unrecorded:
+        return f"it runs in eager: {_NO_HISTORY}"
     if is_untraceable(error) and not strict():
         if "set_ on a graph input" in str(error):
             return f"it runs in eager: {_DATA}"

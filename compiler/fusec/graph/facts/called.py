@@ -10,7 +10,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.utils._pytree import tree_map
 
-from fusec.graph.facts.element_strides import has_few, is_on_elements
+from fusec.graph.facts.element_strides import has_few, is_on_elements, is_reduction
 
 _KEY = "fusec called"
 # What lies in the format that its operand seems to have while torch traces it.
@@ -24,7 +24,8 @@ def remembering(operator: object, rule: Rule) -> Rule:
 
     It is so where that says more than what it was taken apart into: how few elements lie.
     """
-    if not (is_on_elements(operator) or operator in _BY_FORMAT):
+    # What a reduction is taken apart into ends in one, which lies in order as well.
+    if not (is_on_elements(operator) or operator in _BY_FORMAT) or is_reduction(operator):
         return rule
 
     def remembered(*args: Any, **kwargs: Any) -> Any:

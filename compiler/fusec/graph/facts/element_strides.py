@@ -13,6 +13,11 @@ from enum import Enum
 from typing import Any
 
 import torch
+from torch._prims_common import (
+    make_channels_last_strides_for,
+    make_contiguous_strides_for,
+    suggest_memory_format,
+)
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from fusec.devices import CPU
@@ -40,6 +45,8 @@ _LIKE = frozenset(
         aten.zeros_like.default,
     )
 )
+# Composed of others, the last of which is none on elements.
+_COMPOSED = frozenset((aten.mvlgamma.default,))
 # On elements as well, though torch does not say so.
 _UNTAGGED = frozenset((aten.complex.default, aten.floor_divide.default, aten.polar.default))
 # What these return lies in order, whatever they read.
@@ -49,9 +56,10 @@ _IN_ORDER = frozenset(
         aten.diag_embed.default,
         aten.index_add.default,
         aten.index_copy.default,
-        aten.native_group_norm.default,  # the first of its results, where it is no image
     )
 )
+# The first of its results, in the format that its input's strides suggest.
+_IN_FORMAT = frozenset((aten.native_group_norm.default,))
 _IN_ROWS = frozenset(
     (
         aten.isin.Tensor_Scalar,
@@ -74,6 +82,8 @@ _LOSSES = frozenset(
         aten.soft_margin_loss.default,
     )
 )
+# Those of them that are one kernel.
+_AT_ONCE = frozenset((aten.mse_loss.default, aten.smooth_l1_loss.default))
 
 
 class Lies(Enum):
@@ -95,14 +105,22 @@ def is_on_elements(target: object) -> bool:
     """Whether the results of an operator lie by the rules here."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
+    if is_reduction(target):
+        return True
     if torch.Tag.pointwise in target.tags:
-        return not target._schema.is_mutable
-    return any(target in each for each in (_LIKE, _LOSSES, _IN_ROWS, _UNTAGGED, _IN_ORDER))
+        return not (target._schema.is_mutable or target in _COMPOSED)
+    listed = (_LIKE, _LOSSES, _IN_ROWS, _UNTAGGED, _IN_ORDER, _IN_FORMAT)
+    return any(target in each for each in listed)
+
+
+def is_reduction(target: object) -> bool:
+    """Whether the results of an operator are reduced: they lie in order, whatever it reads."""
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.reduction in target.tags
 
 
 def lie_alike(target: object) -> bool:
     """Whether all results of an operator lie alike, not only the first is on elements."""
-    return target in (aten.sort.default, aten.sort.stable)
+    return target in (aten.sort.default, aten.sort.stable) or is_reduction(target)
 
 
 def element_strides(
@@ -125,14 +143,18 @@ def element_strides(
     """
     tensors = [each for each in args if isinstance(each, torch.Tensor)]
     tensors = tensors[:1] if target in _LIKE else tensors
+    if target is aten.binary_cross_entropy_with_logits.default:
+        tensors = tensors[1:2]  # of all operands it is the target's
     rank = result.ndim
-    if target in _IN_ORDER:
-        if target is aten.native_group_norm.default and rank > 3:
-            return None
+    if target in _IN_FORMAT:
+        return _in_format(tensors[0], result.shape)
+    if target in _IN_ORDER or is_reduction(target):
         return _filled(reversed(range(rank)), result.shape, counts_none=False)
     if not (rank and tensors) or any(isinstance(each, torch.Tensor) for each in kwargs.values()):
         return None
     shape, operands = sizes_now(result.shape), [_laid(each) for each in tensors]
+    if target is aten.ldexp.Tensor and operands[1] is not None:  # times 2**y, which is in order
+        operands[1] = _Laid(operands[1].shape, make_contiguous_strides_for(operands[1].shape))
     if shape is None or None in operands or rank != max(each.ndim for each in tensors):
         return None
     order = _chosen(target, args, kwargs, shape, [each for each in operands if each is not None])
@@ -164,8 +186,9 @@ def _chosen(
         lies = _lies(target, tuple(kinds), tuple(kwargs.items()))
     if lies is Lies.AS_FIRST:
         return operands[0] if operands[0].is_dense() else _order(operands[:1], shape)
-    if target in _LOSSES and len({each.strides for each in operands}) > 1:
-        return None  # some are composed of several operators
+    composed = target in _LOSSES and target not in _AT_ONCE
+    if composed and len({each.strides for each in operands}) > 1:
+        return None
     if target in _IN_ROWS:
         return list(reversed(range(len(shape))))
     if lies is Lies.IN_ORDER:
@@ -212,6 +235,40 @@ class _Laid:
             for size, stride, wanted in zip(self.shape, self.strides, shape[more:], strict=True)
         )
         return _Laid(shape, (0,) * more + tuple(own))
+
+
+def ordered_strides(
+    operands: Sequence[tuple[Ints, Ints]], shape: Sequence[int | torch.SymInt]
+) -> Strides | None:
+    """Return the strides of a new result of operands, as ``TensorIterator`` chooses them.
+
+    Args:
+        operands: The sizes and strides of each, as they are now.
+        shape: The result's, which may be symbolic.
+
+    Returns:
+        None for a tensor without dimensions, and of sizes that nobody knows.
+    """
+    now = sizes_now(shape)
+    if not now:
+        return None
+    laid = [_Laid(*each) for each in operands]
+    rows = list(reversed(range(len(now))))
+    order: list[int] | None = None
+    if all(each.shape == now for each in laid):
+        if all(each.is_contiguous() for each in laid):
+            order = rows
+        elif all(each.is_channels_last() for each in laid):
+            order = [1, 3, 2, 0]
+    order = order or _order([each.spread(now) for each in laid], now)
+    return _filled(order, shape, counts_none=order != rows)
+
+
+def _in_format(x: torch.Tensor, shape: Sequence[int | torch.SymInt]) -> Strides:
+    """Return the strides of what is new in the format that ``x`` lies in; in order on a GPU."""
+    if x.device.type == CPU and suggest_memory_format(x) != torch.contiguous_format:
+        return make_channels_last_strides_for(shape)
+    return _filled(reversed(range(len(shape))), shape, counts_none=False)
 
 
 def _laid(tensor: torch.Tensor) -> _Laid | None:
@@ -305,4 +362,12 @@ def _order(operands: Sequence[_Laid], shape: Ints) -> list[int]:
     return order
 
 
-__all__ = ["Strides", "element_strides", "has_few", "is_on_elements", "lie_alike"]
+__all__ = [
+    "Strides",
+    "element_strides",
+    "has_few",
+    "is_on_elements",
+    "is_reduction",
+    "lie_alike",
+    "ordered_strides",
+]

@@ -24,6 +24,7 @@ from fusec.graph.facts.element_strides import (
     is_on_elements,
     lie_alike,
 )
+from fusec.graph.facts.index_strides import INDEXED, index_strides
 from fusec.graph.facts.rolled import format_of_rolled
 from fusec.graph.facts.view_strides import VIEWS, view_strides
 
@@ -83,7 +84,7 @@ class _Layouts:
         """
         for node in self.called:
             follows = not self.values.keys().isdisjoint(self._read(node))
-            few = has_few(_first(node))
+            few = has_few(_first(node)) or _is_indexed(node)
             if not (follows or few):
                 continue
             self.mode = self.mode or _fake_mode(self.module)
@@ -116,10 +117,14 @@ class _Layouts:
         value = node.meta["val"]
         if target in VIEWS:
             return view_strides(args[0], value.shape)
+        if _is_indexed(node):
+            return index_strides(args[0], args[1], value.shape)
         if target is aten.roll.default:
             # In this order: to compare a size that only data says would be a guard on it.
-            if not all(isinstance(size, int) for size in value.shape) or 0 in value.shape:
+            if not all(isinstance(size, int) for size in value.shape):
                 return None
+            if 0 in value.shape and (len(args) > 2 or value.ndim == 1):
+                return tuple(args[0].stride())  # a copy that keeps them
             like = torch.empty(value.shape, memory_format=format_of_rolled(*args), device="meta")
             return like.stride()
         if is_on_elements(target):
@@ -129,7 +134,7 @@ class _Layouts:
     def _lay_out(self, node: fx.Node, strides: Strides, mode: FakeTensorMode) -> None:
         value = node.meta["val"]
         several = value if _is_several(node) else (value,)
-        anyhow = not self.others.isdisjoint(self._read(node))
+        anyhow = _is_indexed(node) or not self.others.isdisjoint(self._read(node))
         count = len(several) if lie_alike(node.target) else 1
         made = [_laid_out(each, strides, mode, anyhow=anyhow) for each in several[:count]]
         if all(each is None for each in made):
@@ -178,6 +183,15 @@ def _first(node: fx.Node) -> Any:
 def _is_several(node: fx.Node) -> bool:
     """Whether a node is of an operator on elements that has several results."""
     return isinstance(node.meta.get("val"), tuple) and is_on_elements(node.target)
+
+
+def _is_indexed(node: fx.Node) -> bool:
+    """Whether a node is of ``x[indices]``, not part of what another operator is composed of.
+
+    What those lay out they lay out once more.
+    """
+    called = node.meta.get("original_aten", node.target)  # may be a copy
+    return node.target in INDEXED and str(called) == str(node.target)
 
 
 def _makes_own(target: Any) -> bool:
@@ -266,9 +280,9 @@ def _difference(old: torch.Tensor, new: torch.Tensor) -> bool | None:
     """Return whether a tensor lies otherwise; None where that would be seen in its elements."""
     if not all(_same(a, b) for a, b in zip(old.shape, new.shape, strict=True)):
         return None
-    if not _same(old.storage_offset(), new.storage_offset()):
-        return None
     none = any(isinstance(size, int) and size == 0 for size in old.shape)
+    if not (none or _same(old.storage_offset(), new.storage_offset())):
+        return None
     other = [
         none or _is_one(size)
         for size, a, b in zip(old.shape, old.stride(), new.stride(), strict=True)

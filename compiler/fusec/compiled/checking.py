@@ -101,8 +101,12 @@ def _runs(graph: GraphCalls, inputs: list[Any]) -> _Runs:
     if exact is None:
         return _Runs(eager, reference, None, None, False)
 
-    def drawn(given: Sequence[torch.Tensor], seed: int | None = None) -> list[torch.Tensor]:
-        return _tensors(exact.results(_with_tensors(inputs, given), seed))
+    def drawn(
+        given: Sequence[torch.Tensor],
+        seed: int | None = None,
+        claimed: Sequence[torch.Tensor] = (),
+    ) -> list[torch.Tensor]:
+        return _tensors(exact.results(_with_tensors(inputs, given), seed, claimed))
 
     return _Runs(eager, reference, drawn, drawn, exact.halves)
 

@@ -22,8 +22,9 @@ from fusec.verify.comparison.words import describe, mismatch, praise
 from fusec.verify.words import alike, same_bits
 
 RunGraph = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
-# The same with a seed, by which roundings are drawn.
-RunDrawn = Callable[[Sequence[torch.Tensor], int], Sequence[torch.Tensor]]
+# The same with a seed, by which roundings are drawn, and with results that are judged: they decide
+# which of several elements is the greatest where rounding may decide either way (``near_ties``).
+RunDrawn = Callable[[Sequence[torch.Tensor], int, Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 # What is kept between checks at most, of all graphs.
 _KEPT_BYTES = 64 << 20
@@ -104,10 +105,12 @@ def check_graph(
     references: Sequence[torch.Tensor | None] = exact or [None] * len(eager)
     figures = tuple(map(compare_output, labels, fused, eager, references))
     if run_drawn is not None and exact is not None and not all(each.ok for each in figures):
+        # Of a small graph each element that a rounding can change is met in one of its many runs.
+        judged = fused[: len(fused) - len(updated)] if _is_large(exact) else []
 
         def drawn(seed: int) -> list[torch.Tensor]:
             outputs, left, _ = _run(
-                lambda given: run_drawn(given, seed), inputs, state, torch.float64
+                lambda given: run_drawn(given, seed, judged), inputs, state, torch.float64
             )
             return [*outputs, *(left[index] for index in updated)]
 
@@ -143,6 +146,10 @@ def _updated_label(index: int, names: Sequence[str], taken: Sequence[str]) -> st
     return label
 
 
+def _is_large(results: Sequence[torch.Tensor]) -> bool:
+    return sum(t.numel() for t in results) > _LARGE
+
+
 def _with_roundings(
     figures: tuple[OutputError, ...],
     fused: Sequence[torch.Tensor],
@@ -159,9 +166,8 @@ def _with_roundings(
         if wrong_kind or eager[i].is_complex():
             return figures
     roundings = {i: Rounding(exact[i], halves) for i in off}
-    large = sum(t.numel() for t in exact) > _LARGE
     try:
-        for seed in range(_RUNS_LARGE if large else _RUNS):
+        for seed in range(_RUNS_LARGE if _is_large(exact) else _RUNS):
             outputs = run(seed)
             for i, rounding in roundings.items():
                 rounding.add(outputs[i])

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._pytree import tree_leaves
 
 from fusec.devices import CPU
+from fusec.graph.facts.autocast_regions import converting
 from fusec.graph.refusals.asked import raises_for, refuses_types
 from fusec.graph.refusals.custom_updates import updates_what_it_reads
 from fusec.graph.refusals.each import updates_what_it_updated
@@ -85,7 +86,7 @@ _INDEX_ADD = frozenset(("index_add", "index_add_", torch.index_add))
 
 def refused_call(module: fx.GraphModule) -> str:
     """Return which call of a captured graph eager refuses, or an empty string."""
-    converts = torch._C._is_any_autocast_enabled() or any(map(_enters_autocast, module.graph.nodes))
+    converted = converting(module.graph)
     for node in module.graph.nodes:
         if node.op not in ("call_function", "call_method"):
             continue
@@ -104,6 +105,7 @@ def refused_call(module: fx.GraphModule) -> str:
         refused = refused_write(node)
         if refused:
             return refused
+        converts = node in converted
         if refuses_operands(node, converts=converts) or (not converts and refuses_types(node)):
             return f"{node.name} is of types that have no kernel"
     return ""
@@ -134,10 +136,6 @@ def left_to_eager(module: fx.GraphModule) -> str:
         if updates_what_it_updated(node):
             return f"{node.name} updates or reads a tensor of a list that it has updated before"
     return updates_lossy_view(module)
-
-
-def _enters_autocast(node: fx.Node) -> bool:
-    return getattr(node.target, "__name__", "") == "_enter_autocast"
 
 
 def _is_too_wide(node: fx.Node) -> bool:

@@ -9,7 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
+import fusec
 from fusec.graph.refusals.calls import left_to_eager, refused_call
 from fusec.graph.refusals.shapes import is_torchs, name_of
 from support.captured import call_of
@@ -137,21 +139,56 @@ def test_whose_a_call_is() -> None:
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_a_block_of_autocast_anywhere_may_convert_types(place: int) -> None:
-    """Which types a call has in the end is not known then."""
+def test_a_block_of_autocast_may_convert_types(place: int) -> None:
+    """What is called in it is not judged; what is called before it and after it is."""
     graph = fx.Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")
     x.meta["example_value"], y.meta["example_value"] = of(F32, F64)
 
-    def enter() -> None:
-        graph.call_function(torch.amp.autocast_mode._enter_autocast, ("cpu", None, True, None))
-
-    for step in range(3):
-        if step == place:
-            enter()
-        elif step == 1 or place == 1:
+    def step(at: int) -> None:
+        if at == place:
             graph.call_function(torch.dot, (x, y)).meta["example_value"] = torch.tensor(1.0)
-    assert not refused_call(fx.GraphModule({}, graph))
+
+    step(0)
+    entered = graph.call_function(_enter_autocast, ("cpu", None, True, None))
+    step(1)
+    graph.call_function(_exit_autocast, (entered,))
+    step(2)
+    assert bool(refused_call(fx.GraphModule({}, graph))) == (place != 1)
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_block_that_switches_autocast_off(within: bool) -> None:
+    """A product that nobody uses raises there as in eager: tracing leaves it out."""
+    weight = torch.ones(4, 4)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=within):
+            y = F.linear(x, weight)
+            with torch.autocast("cpu", enabled=False):
+                F.linear(y.bfloat16(), weight).sum()
+            return y * 2
+
+    for called_in in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=called_in):
+            for call in (function, fusec.compile(function)):
+                with pytest.raises(RuntimeError, match="same dtype"):
+                    call(torch.ones(4, 4))
+
+
+def test_autocast_converts_again_where_a_block_ends() -> None:
+    weight = torch.ones(4, 4)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = F.linear(x, weight)
+            with torch.autocast("cpu", enabled=False):
+                z = y * 2
+            return F.linear(z, weight) + F.linear(x, weight)
+
+    compiled = fusec.compile(function)
+    torch.testing.assert_close(compiled(torch.ones(4, 4)), function(torch.ones(4, 4)))
+    assert not compiled.graphs[0].fallback
 
 
 def test_types_that_nobody_converts() -> None:

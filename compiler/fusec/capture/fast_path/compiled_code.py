@@ -59,16 +59,17 @@ class Plan:
 
 
 def graph_of(
-    code: CodeType, function: FunctionType, graphs: Sequence[CompiledGraph]
+    code: CodeType | None, function: FunctionType, graphs: Sequence[CompiledGraph]
 ) -> CompiledGraph | None:
     """Return the graph that compiled code runs: exactly one, of ours, and it goes on nowhere else.
 
     Args:
-        code: What TorchDynamo made of ``function``.
+        code: What TorchDynamo made of ``function``; None where it has thrown that away since, as
+            an object that it guards is gone.
         function: The function.
         graphs: Ours.
     """
-    if any(name.startswith(_RESUME) for name in code.co_names):
+    if code is None or any(name.startswith(_RESUME) for name in code.co_names):
         return None  # a graph break: the rest is compiled on its own, by TorchDynamo
     called = _graph_names(code)
     if len(called) != 1 or code.co_freevars != function.__code__.co_freevars:

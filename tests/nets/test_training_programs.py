@@ -78,6 +78,42 @@ def test_what_is_wrong_is_found(seed: int, broken: Callable[..., Any], words: st
     assert words in found_by(program, broken)
 
 
+# A bias before a linear layer and a batch norm: its gradient is 0, and noise in float32, by the
+# size of which Adagrad divides.
+_NOISY = write(2253).source.replace("step = compiler(step)", "forward = compiler(forward)")
+NOISY = TrainingProgram(2253, _NOISY)
+
+
+def summed_otherwise(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x: function(x.flip(0)).flip(0)
+
+
+def more_for_the_bias(function: Any) -> Callable[..., Any]:
+    (model,) = (cell.cell_contents for cell in function.__closure__)
+
+    def call(x: torch.Tensor) -> Any:
+        bias = model[0].bias
+        return function(x) + (bias - bias.detach()).sum() * 0.01
+
+    return call
+
+
+def test_steps_of_noise_are_no_difference() -> None:
+    assert not found_by(NOISY, summed_otherwise)
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (more_for_the_bias, "0.bias.grad = "),
+        (without_gradients, "1.0.weight.grad = "),
+        (off_by_little, "loss = "),
+    ],
+)
+def test_what_is_wrong_beside_such_noise_is_found(broken: Callable[..., Any], words: str) -> None:
+    assert words in found_by(NOISY, broken)
+
+
 def test_an_error_that_does_not_come_is_found() -> None:
     """And one that comes is none where eager has it as well."""
     source = "def train(compiler):\n    notes = []\n    compiler(fail)()\n    return notes\n"

@@ -19,6 +19,7 @@ import torch
 import fusec
 from programs.check import NUDGE, differences
 
+NOISY = 4  # runs in float32 that begin elsewhere, each way
 STEPS = 6
 FOLDER = Path("build/repros")
 WAYS: dict[str, Callable[..., Any]] = {
@@ -344,10 +345,7 @@ def compared(
             continue
         texts = differences(want, got, None, [], torch.float32)
         if texts:
-            references = references or [
-                dict(program.run(lambda f: f, dtype=torch.float64, nudge=nudge))
-                for nudge in (0.0, NUDGE[torch.float32], -NUDGE[torch.float32])
-            ]
+            references = references or _references(program)
             exact, *near = [each.get(what) for each in references]
             near = [each for each in near if isinstance(each, torch.Tensor)]
             texts = differences(want, got, exact, near, torch.float32)
@@ -356,6 +354,20 @@ def compared(
         raised = next((str(v)[:300] for n, v in (*eager, *mine) if n == "raised"), "")
         found.append(f"end = {len(mine)} notes instead of {len(eager)} {raised}")
     return found
+
+
+def _references(program: TrainingProgram) -> list[dict[str, Any]]:
+    """Return runs of eager to compare with: the first is exact, others begin a little elsewhere.
+
+    Some of these are in float32. Of a bias before a batch norm the gradient is 0, and in float32
+    what sums round away: an optimizer that divides by its size makes steps of that noise, which in
+    float64 go another way. Only runs in float32 tell how far apart such steps are.
+    """
+    part = NUDGE[torch.float32]
+    wide = [(torch.float64, nudge) for nudge in (0.0, part, -part)]
+    noisy = [(torch.float32, sign * part * n) for n in range(1, NOISY + 1) for sign in (1, -1)]
+    runs = (program.run(lambda f: f, dtype=dtype, nudge=n) for dtype, n in (*wide, *noisy))
+    return [dict(run) for run in runs]
 
 
 def repro(program: TrainingProgram, found: Sequence[str], folder: Path = FOLDER) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -38,6 +39,7 @@ from fusec.lower.names import name_parts, readable
 from fusec.lower.nested_results import NestedResults
 from fusec.lower.promises import PromisedNumber
 from fusec.lower.registry import find_rule
+from fusec.lower.size_numbers import SizeNumber, SizeNumbers
 from fusec.lower.sizes import SizeTable, fixed
 from fusec.lower.values import (
     SUPPORTED_DTYPES,
@@ -64,6 +66,7 @@ class _Driver:
         self.lowering.inline = self.inline
         self.lowering.less = self.sizes.less
         self.values: dict[fx.Node, object] = {}
+        self.numbers = SizeNumbers(self.sizes, self.values)
         self.inputs: list[str] = []
         self.bindings: dict[str, tuple[str, int | None]] = {}
         self.outputs: tuple[object, ...] = ()
@@ -110,15 +113,27 @@ class _Driver:
             symbols = size.symbols()
             if len(symbols) == 1 and size == Expr.of(next(iter(symbols))):
                 self.bindings.setdefault(next(iter(symbols)).name, (name, dim))
+                if meta.strides[dim].constant != 0:
+                    self.sizes.in_memory.add(next(iter(symbols)))
         hint = readable(node)
         buffer = Buffer(name, meta.shape, meta.strides, meta.dtype, meta.device, hint)
         self.lowering.buffers[name] = buffer
         self.lowering.storage_offsets[name] = meta.offset
         self.values[node] = self.lowering.from_buffer(buffer)
 
-    def argument(self, value: object) -> object:
+    def argument(self, value: object, computing: torch.device | None = None) -> object:
+        """Return what an argument is.
+
+        Args:
+            value: It, in the graph.
+            computing: Where kernels compute it, if it is a number that follows from sizes; None
+                where it has to be known.
+        """
         if isinstance(value, fx.Node):
             found = self.values[value]
+            if isinstance(found, torch.SymFloat) and computing is not None:
+                with suppress(NotLowered):
+                    return self.numbers.number(value, computing)
             if isinstance(found, (torch.SymFloat, torch.SymBool)):
                 try:
                     found = self.values[value] = fixed(found)
@@ -130,6 +145,18 @@ class _Driver:
         if isinstance(value, dict):
             return {k: self.argument(v) for k, v in value.items()}
         return value
+
+    def computing(self, node: fx.Node, *, named: bool = False) -> torch.device | None:
+        """Return where the call being lowered computes numbers that follow from sizes, if it does.
+
+        Args:
+            node: The call.
+            named: Whether the numbers are given by name.
+        """
+        meta = self.lowering.result
+        if meta is None or not self.numbers.taken_by(node, meta.dtype, named=named):
+            return None
+        return meta.device
 
     def call(self, node: fx.Node) -> None:
         target = node.target
@@ -153,8 +180,6 @@ class _Driver:
             if target is torch.ops.aten._local_scalar_dense.default:
                 self.promised(node)
             return
-        args = tuple(self.argument(a) for a in node.args)
-        kwargs = {k: self.argument(v) for k, v in node.kwargs.items()}
         if value is None and not isinstance(target, torch._ops.OpOverload):
             raise GraphNotLowered(f"{target} computes on Python values")
         lowering = self.lowering
@@ -163,6 +188,9 @@ class _Driver:
         metas, self.form = tree_flatten(value if several else (value,))
         lowering.results = tuple(self.tensor_meta(v) for v in metas)
         lowering.result = lowering.results[0] if lowering.results else None
+        args = tuple(self.argument(a, self.computing(node)) for a in node.args)
+        named = self.computing(node, named=True)
+        kwargs = {k: self.argument(v, named) for k, v in node.kwargs.items()}
         lowering.wanted = read_results(node)
         lowering.label, lowering.asked = label_of(target), asked_of(node)
         lowering.hint = readable(node)
@@ -234,6 +262,11 @@ class _Driver:
         except NotLowered as reason:
             del lowering.steps[before[0] :]
             lowering.buffers = before[1]
+            if any(isinstance(each, SizeNumber) for each in (*args, *kwargs.values())):
+                # as ATen is to be given them
+                known = tuple(_known(each) for each in args)
+                named = {name: _known(each) for name, each in kwargs.items()}
+                return self.lower_call(target, known, named, several, asked)
             if not callable(target):
                 raise GraphNotLowered(f"{target} cannot be called") from None
             if isinstance(target, torch._ops.HigherOrderOperator):
@@ -313,6 +346,7 @@ class _Driver:
         outer = self.lowering
         inner = _Driver(module, outer.emulate_rounding, outer.abilities, outer.recorder)
         inner.sizes = self.sizes
+        inner.numbers = SizeNumbers(self.sizes, inner.values)
         inner.lowering = kind(
             outer.recorder, outer.emulate_rounding, outer.abilities, outer.buffers
         )
@@ -403,6 +437,16 @@ class OwnedTensor:
 
     def __repr__(self) -> str:
         return f"constant{list(self.tensor.shape)}"
+
+
+def _known(value: object) -> object:
+    """Return an argument, fixed where it is a number that follows from sizes."""
+    if not isinstance(value, SizeNumber):
+        return value
+    try:
+        return fixed(value.symbolic)
+    except NotLowered as reason:
+        raise GraphNotLowered(str(reason)) from None
 
 
 # What ``detach()`` is traced as.

@@ -38,6 +38,8 @@ class SizeTable:
     def __init__(self) -> None:
         self.symbols: dict[str, Symbol] = {}
         self.numbers: dict[str, int | torch.SymInt] = {}
+        # the lengths of dimensions along which elements lie apart: fewer than there are addresses
+        self.in_memory: set[Symbol | None] = set()
         self._ones: set[sympy.Expr] = set()  # sizes that torch has asked to be 1
 
     def symbol(
@@ -160,6 +162,32 @@ class SizeTable:
             return False
         _require_guards(condition.node.expr, condition.node.shape_env)
         return bool(condition)
+
+    def require_within(self, number: Expr, most: int) -> None:
+        """Guard a number to be from ``-most`` to ``most``; sizes that are in memory are.
+
+        Raises:
+            NotLowered: It is not, or it is too late for guards.
+        """
+        if number.single_atom in self.in_memory and most >= 1 << 53:
+            return
+        if not self.less(number, Expr.of(most + 1)) or not self.less(Expr.of(-most - 1), number):
+            raise NotLowered(f"{number} is too large")
+
+    def require_unequal(self, number: Expr, other: int) -> None:
+        """Guard a number not to be another one.
+
+        Raises:
+            NotLowered: It is, or it is too late for guards.
+        """
+        low, high = lower_bound(number), upper_bound(number)
+        if (low is not None and low > other) or (high is not None and high < other):
+            return
+        condition: object = (number - other).evaluate(self._number) != 0
+        if isinstance(condition, torch.SymBool) and not statically_known_true(condition):
+            _require_guards(condition.node.expr, condition.node.shape_env)
+        if not condition:
+            raise NotLowered(f"{number} is {other}")
 
     def _sign(self, divisor: Expr) -> int:
         """Return 1 or -1, by which a divisor is positive, as those of index expressions are.

@@ -20,6 +20,7 @@ from fusec.lower.pointwise.elementwise import (
     rounded,
 )
 from fusec.lower.registry import Lowering, aten, register
+from fusec.lower.size_numbers import SizeNumber
 from fusec.lower.values import (
     Index,
     NotLowered,
@@ -77,7 +78,8 @@ def _bounded(value: Node, bound: Operand, limit: Node, beyond: str) -> Node:
     A number as a bound is not NaN, and a comparison keeps NaN and the sign of zero as eager
     does; a tensor's elements may be NaN, which wins.
     """
-    if value.dtype == torch.bool or isinstance(bound, TensorValue):
+    tensor = isinstance(bound, TensorValue) and not isinstance(bound, SizeNumber)
+    if value.dtype == torch.bool or tensor:
         return bool_result("maximum" if beyond == "lt" else "minimum", value, limit)
     return ops.where(ops.binary(beyond, value, limit), limit, value)
 
@@ -125,7 +127,7 @@ def leaky_relu(lowering: Lowering, x: TensorValue, negative_slope: float = 0.01)
     """Return x, its negative part scaled."""
 
     def value(v: Node) -> Node:
-        scaled = ops.binary("mul", v, ops.const(negative_slope, v.dtype))
+        scaled = ops.binary("mul", v, element(negative_slope, (), v.dtype))
         return ops.where(ops.binary("gt", v, ops.const(0, v.dtype)), v, scaled)
 
     return map_elements(lowering, (x,), value)

@@ -23,6 +23,7 @@ from fusec.kernel import Kernel
 from fusec.kernel_source import Signature
 from fusec.target_api.base import LibraryTarget
 from fusec.target_api.registry import find_target
+from fusec.toolchain.families import flags_of_text
 
 PYTHON = ".py"
 
@@ -42,6 +43,10 @@ def write_file(kernel: Kernel, path: Path, sizes: Mapping[str, int]) -> str:
     return python_file(kernel, path, sizes, "standalone.py.j2")
 
 
+def _flags(kernel: Kernel, target: LibraryTarget) -> list[str]:
+    return [*target.export_flags, *flags_of_text(kernel.source)]
+
+
 def _library_file(kernel: Kernel, target: LibraryTarget, path: Path) -> str:
     library = f"{path.stem}.so"
     lines = [
@@ -49,7 +54,7 @@ def _library_file(kernel: Kernel, target: LibraryTarget, path: Path) -> str:
         _origin(kernel),
         "",
         "Build it:",
-        f"    g++ {' '.join(target.export_flags)} {path.name} -o {library}",
+        f"    g++ {' '.join(_flags(kernel, target))} {path.name} -o {library}",
         "Call it from Python:",
         "    import ctypes, torch",
         f'    entry = ctypes.CDLL("./{library}").{kernel.generated.entry}',
@@ -130,7 +135,7 @@ def python_file(
         sizes={name: int(sizes.get(name, _EXAMPLE_SIZE)) for name in signature.sizes},
         shown=shown,
         checks=list(signature.checks),
-        flags=list(target.export_flags) if isinstance(target, LibraryTarget) else [],
+        flags=_flags(kernel, target) if isinstance(target, LibraryTarget) else [],
         device=target.export.device,
         source=_literal(source) if library else _without_future(source).strip(),
         header=_literal(header) if header else "",

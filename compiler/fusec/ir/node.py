@@ -410,13 +410,11 @@ def _is_special(node: Const) -> bool:
 
 
 def _convert(value: Number, source: torch.dtype, target: torch.dtype) -> Number:
-    if target.is_floating_point and target != torch.float64:
-        return float(torch.tensor(value, dtype=source).to(target).item())
     if target == torch.bool:
         return bool(value)
-    if not target.is_floating_point:
-        return int(torch.tensor(value, dtype=source).to(target).item())
-    return float(value)
+    # A constant may hold more digits than its own type does: they are rounded away first.
+    converted = torch.tensor(value, dtype=source).to(target).item()
+    return float(converted) if target.is_floating_point else int(converted)
 
 
 def reduce(kind: str, arg: Node, axes: tuple[Symbol, ...], dtype: torch.dtype) -> Node:

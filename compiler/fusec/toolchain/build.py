@@ -77,6 +77,7 @@ def build(
         CompilerNotFound: There is none.
     """
     store, compiler = store or default_store(), find_compiler()
+    extra_flags = (*extra_flags, *compiler.facts.flags_of(text))
     key = build_key(compiler, text, extra_flags)
     entry = store.get(kind, key)
     if entry is not None:

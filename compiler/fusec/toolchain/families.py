@@ -33,6 +33,10 @@ _GCC = (
     # process: an edit would compute with the table of an earlier one.
     "-fno-gnu-unique",
 )
+# Where straight-line code is made into vectors, as the last turns of a loop are, g++ 12 leaves out
+# a rounding to float and back: ``(double)((float)x)`` is ``x`` there. Texts that have both types.
+_ROUNDS = "-fno-tree-slp-vectorize"
+_BOTH = re.compile(r"\bdouble\b.*\bfloat\b|\bfloat\b.*\bdouble\b", re.DOTALL)
 # It says of a loop that it would have liked to make vectors of, which is no news to a user.
 _CLANG = ("-Wno-pass-failed", "-Wno-unknown-pragmas")
 _PRAGMA = re.compile(r"^([ \t]*)#pragma GCC (ivdep|unroll [^\n]*)$", re.MULTILINE)
@@ -48,6 +52,11 @@ _EXTREMES = "".join(
     # both by one comparison: clang 14 takes a < for the begin of a template's arguments
     for name, greater, less in (("max", "omp_out", "omp_in"), ("min", "omp_in", "omp_out"))
 )
+
+
+def flags_of_text(text: str) -> tuple[str, ...]:
+    """Return the flags with which g++ builds a text right, beside those that all texts have."""
+    return (_ROUNDS,) if _BOTH.search(text) else ()
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,10 @@ class Family:
             if flag == "-Wl,--warn-unresolved-symbols":
                 return ("-Wl,--allow-shlib-undefined", "-Wl,-z,undefs")
         return (flag,)
+
+    def flags_of(self, text: str) -> tuple[str, ...]:
+        """Return the flags that one text wants, beside those that all have."""
+        return flags_of_text(text) if self.name == "gcc" else ()
 
     def text(self, text: str) -> str:
         """Return a kernel's text with the directives that this family knows, line for line.

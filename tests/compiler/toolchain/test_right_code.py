@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+import fusec
 from fusec.toolchain.build import build
 from fusec.toolchain.loading import load_library
 
@@ -42,3 +45,61 @@ def test_rows_that_a_condition_guards(condition: str, edge: int) -> None:
     i0 = torch.arange(ROWS)[:, None]
     inside = {">": i0 >= edge, "<": i0 < edge, "/": i0 // 3 == edge, "-": i0 >= edge}
     assert torch.equal(out, torch.where(inside[condition[3]], x, 0.0) + byte)
+
+
+ROUNDED = """\
+#include <stdint.h>
+extern "C" int rounded(const double* __restrict__ x, double* __restrict__ out, int64_t threads)
+{
+    #pragma omp simd
+    for (int64_t i0 = 0; i0 < %d; ++i0) {
+        out[i0] = %s;
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("count", [3, 63, 1000])
+@pytest.mark.parametrize("value", ["(double)((float)x[i0])", "x[i0 + 1] + (double)((float)x[i0])"])
+def test_a_rounding_to_float_in_the_last_turns(value: str, count: int) -> None:
+    """What vectors do not reach is rounded as what they do."""
+    library = load_library(build(ROUNDED % (count, value)))
+    x = torch.randn(count + 1, dtype=torch.float64)
+    out = torch.full((count,), float("nan"), dtype=torch.float64)
+    pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, out)]
+    assert library.rounded(*pointers, ctypes.c_int64(1)) == 0
+    wanted = x[:-1].float().double()
+    assert torch.equal(out, wanted + x[1:] if "+" in value else wanted)
+
+
+@pytest.mark.parametrize("count", [5, 64, 1000])
+def test_casts_there_and_back(count: int) -> None:
+    x = torch.randn(count, dtype=torch.float64)
+
+    def rolled(x: torch.Tensor) -> torch.Tensor:
+        return x + x.float().roll(1)
+
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        return x + F.pad(x.float()[:-2], (1, 1), value=4 / 3)
+
+    for function in (rolled, padded):
+        assert torch.equal(fusec.compile(function, dynamic=False)(x), function(x))
+
+
+def test_constants_have_the_digits_of_their_type() -> None:
+    """A third in float32, added in float64, is the float32 that is nearest to it."""
+    third = 1 / 3
+    x = torch.randn(5, dtype=torch.float64)
+    makes: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda x: x + torch.full((5,), third),
+        lambda x: x + torch.full((5,), third, dtype=torch.bfloat16),
+        lambda x: x * torch.scalar_tensor(third),
+        lambda x: x + torch.empty(5).fill_(third) * 1,
+        lambda x: x - x.new_full((5,), third, dtype=torch.float32),
+        lambda x: torch.where(x > 0, x, torch.full((5,), third)),
+        lambda x: x + torch.cat([x.float()[:2], torch.full((3,), third)]),
+        lambda x: x + (torch.full((5,), 0.1).double() > 0.1),
+    ]
+    for each in makes:
+        assert torch.equal(fusec.compile(each, dynamic=False)(x), each(x))

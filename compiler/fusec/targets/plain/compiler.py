@@ -40,7 +40,8 @@ def compile_plain(
     store = store or default_store()
     kind = f"edits-{kind}" if edited else kind
     compiler = find_any(os.environ.get("CXX", ""), os.environ.get("PATH", os.defpath))
-    key = build_key(compiler, text)
+    flags = compiler.facts.flags_of(text)
+    key = build_key(compiler, text, flags)
     entry = store.get(kind, key)
     if entry is not None:
         return entry.path(LIBRARY)
@@ -50,6 +51,7 @@ def compile_plain(
         key,
         store=store,
         children=children or Children(),
+        extra_flags=flags,
         kind=kind,
         processor_limit=EDIT_PROCESSOR_LIMIT if edited else 0,
     )

@@ -36,7 +36,7 @@ _GCC = (
 # Where straight-line code is made into vectors, as the last turns of a loop are, g++ 12 leaves out
 # a rounding to float and back: ``(double)((float)x)`` is ``x`` there. Texts that have both types.
 _ROUNDS = "-fno-tree-slp-vectorize"
-_BOTH = re.compile(r"\bdouble\b.*\bfloat\b|\bfloat\b.*\bdouble\b", re.DOTALL)
+_DOUBLE, _FLOAT = re.compile(r"\bdouble\b"), re.compile(r"\bfloat\b")
 # It says of a loop that it would have liked to make vectors of, which is no news to a user.
 _CLANG = ("-Wno-pass-failed", "-Wno-unknown-pragmas")
 _PRAGMA = re.compile(r"^([ \t]*)#pragma GCC (ivdep|unroll [^\n]*)$", re.MULTILINE)
@@ -56,7 +56,7 @@ _EXTREMES = "".join(
 
 def flags_of_text(text: str) -> tuple[str, ...]:
     """Return the flags with which g++ builds a text right, beside those that all texts have."""
-    return (_ROUNDS,) if _BOTH.search(text) else ()
+    return (_ROUNDS,) if _DOUBLE.search(text) and _FLOAT.search(text) else ()
 
 
 @dataclass(frozen=True)

@@ -178,8 +178,8 @@ def _subclass(
         if listed:
             gradients.clear()
         ctx.maybe_clear_saved_tensors()
-        # That of whoever asked for gradients, put there by torch 2.12 and later: a device's thread
-        # has its own, and operators may look at its variables.
+        # That of whoever asked for gradients, put there by torch 2.13, not by 2.11: a device's
+        # thread has its own, and operators may look at its variables.
         context = context_of("context") if stashed("context") else None
         if context is None:
             return tuple(compiled(arguments))

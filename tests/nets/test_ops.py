@@ -217,3 +217,31 @@ def test_a_program_shows_the_difference(
     numbers = re.findall(r"[\d.]{4,}", compiled)
     assert numbers == re.findall(r"[\d.]{4,}", eager)
     assert "7.3891" in numbers
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "way", "dtype"),
+    [
+        ("autocast", "nn_fp32.mse_loss", "backward", "bfloat16"),
+        ("functional-tests", "huber_loss.with_grad", "backward", "float32"),
+        ("functions", "NumpySplitCopyWithIntCustomOp", "forward", "float32"),
+        ("module-tests", "SmoothL1Loss_beta", "eval", "float32"),
+        ("transforms", "sin", "jvp", "float32"),
+    ],
+)
+def test_a_case_is_run_again_by_its_program(
+    kind: str,
+    name: str,
+    way: str,
+    dtype: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cases = list(database(kind)._cases(name, way, getattr(torch, dtype), False))  # type: ignore[attr-defined]
+    program = cases[-1].program
+    assert program is not None
+    path = repro.write(tmp_path, name, program())
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(path), run_name="__main__")
+    assert end.value.code == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("ok")

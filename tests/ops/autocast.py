@@ -11,11 +11,8 @@ from torch.testing._internal.autocast_test_lists import AutocastCPUTestLists
 from torch.utils._pytree import tree_map
 
 from ops.databases import Asked, Unit, short
-from ops.judge import Case, Sample, Wrap, judge_all, shown
-from ops.layouts import layouts
-from ops.unit import copy, raised, results
-from support import repro
-from support.opinfo import quiet
+from ops.judge import Case
+from ops.ways import case_of_call, run_again, unit_of, written
 
 # What autocast casts to; a unit's dtype.
 DTYPES = (torch.bfloat16, torch.float16)
@@ -32,14 +29,7 @@ def asked_units(name: str, asked: Asked) -> Iterator[Unit]:
     for direction in ("forward", "backward"):
         for dtype in DTYPES if direction in asked.directions else ():
             if short(dtype) in asked.dtypes:
-                run = partial(_run, name, direction, dtype, asked.dynamic)
-                yield Unit(short(dtype), direction, run)
-
-
-def _run(
-    name: str, direction: str, dtype: torch.dtype, dynamic: bool, backend: str
-) -> list[Sample]:
-    return judge_all([_case(name, direction, dtype, dynamic)], 1, backend, dynamic=dynamic)
+                yield unit_of(_cases, name, direction, dtype, asked)
 
 
 @lru_cache(maxsize=1)
@@ -62,7 +52,7 @@ def _calls() -> dict[str, Call]:
     return found
 
 
-def _case(name: str, direction: str, dtype: torch.dtype, dynamic: bool) -> Case:
+def _cases(name: str, direction: str, dtype: torch.dtype, dynamic: bool) -> Iterator[Case]:
     backward = direction == "backward"
     function, by_type, keywords = _calls()[name]
 
@@ -82,27 +72,10 @@ def _case(name: str, direction: str, dtype: torch.dtype, dynamic: bool) -> Case:
         with torch.autocast("cpu", dtype):
             return function(*args, **kwargs)
 
-    def run(wrap: Wrap, *, exact: bool) -> tuple[Any, Any]:
-        inputs = tree_map(raised, values) if exact else copy(values)
-        with quiet():
-            found = results(wrap(call), inputs, backward)
-        return (found, layouts(found)), inputs
-
-    text = partial(
-        repro.described_program,
-        f"{name} within autocast to {short(dtype)}, {direction}",
-        __name__,
-        name=name,
-        direction=direction,
-        dtype=short(dtype),
-        dynamic=dynamic,
-    )
-    return Case(run, text)
+    program = written(__name__, name, direction, dtype, dynamic)
+    yield case_of_call(call, values, backward, program)
 
 
-def again(name: str, direction: str, dtype: str, dynamic: bool) -> int:
-    """Run a call once more; print what came of it, return 1 if it is bad."""
-    return shown(_run(name, direction, getattr(torch, dtype), dynamic, "fusec"))
-
+again = partial(run_again, _cases)
 
 __all__ = ["again", "asked_units", "names"]

@@ -14,10 +14,10 @@ from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ops.databases import Asked, Unit, short
-from ops.judge import Case, Sample, Wrap, judge_all, shown
+from ops.judge import Case, Wrap
 from ops.layouts import layouts
 from ops.unit import FORWARD, case_of, copy, gradients, raised, seed_of
-from support import repro
+from ops.ways import run_again, unit_of, written
 from support.opinfo import name_of, quiet
 
 BACKWARD = (torch.float32, torch.float64)
@@ -42,14 +42,7 @@ def asked_units(name: str, asked: Asked) -> Iterator[Unit]:
         for way in ways if direction in asked.directions else ():
             for dtype in dtypes:
                 if dtype in op.dtypes and short(dtype) in asked.dtypes:
-                    run = partial(_run, name, way, dtype, asked.samples, asked.dynamic)
-                    yield Unit(short(dtype), way, run)
-
-
-def _run(
-    name: str, way: str, dtype: torch.dtype, limit: int, dynamic: bool, backend: str
-) -> list[Sample]:
-    return judge_all(_cases(name, way, dtype, dynamic), limit, backend, dynamic=dynamic)
+                    yield unit_of(_cases, name, way, dtype, asked)
 
 
 def _cases(name: str, way: str, dtype: torch.dtype, dynamic: bool) -> Iterator[Case]:
@@ -60,20 +53,11 @@ def _cases(name: str, way: str, dtype: torch.dtype, dynamic: bool) -> Iterator[C
     for number, sample in enumerate(given):
         values = (sample.input, tuple(sample.args), dict(sample.kwargs))
         case = case_of(op, values, way == "backward", dynamic=dynamic)
-        text = partial(
-            repro.described_program,
-            f"{name}, sample {number}, {short(dtype)}, {way}",
-            __name__,
-            name=name,
-            number=number,
-            way=way,
-            dtype=short(dtype),
-            dynamic=dynamic,
-        )
+        program = written(__name__, name, way, dtype, dynamic, number)
         yield (
-            Case(partial(_twice, op, values), text)
+            Case(partial(_twice, op, values), program)
             if way == "twice"
-            else replace(case, program=text)
+            else replace(case, program=program)
         )
 
 
@@ -89,10 +73,6 @@ def _twice(op: OpInfo, values: Any, wrap: Wrap, *, exact: bool) -> tuple[Any, An
     return (found, layouts(found)), inputs
 
 
-def again(name: str, number: int, way: str, dtype: str, dynamic: bool) -> int:
-    """Run one sample of a function once more; print what came of it, return 1 if it is bad."""
-    found = _run(name, way, getattr(torch, dtype), number + 1, dynamic, "fusec")
-    return shown(found[-1:])
-
+again = partial(run_again, _cases)
 
 __all__ = ["again", "asked_units", "names"]

@@ -13,9 +13,9 @@ from torch.testing._internal import common_nn
 from torch.utils._pytree import tree_map
 
 from ops.databases import Asked, Unit, short
-from ops.judge import Case, Sample, judge_all, shown
+from ops.judge import Case
 from ops.modules import DTYPES, MODES, case_of_module
-from support import repro
+from ops.ways import run_again, unit_of, written
 from support.opinfo import quiet
 
 
@@ -43,11 +43,7 @@ def asked_units(name: str, asked: Asked) -> Iterator[Unit]:
         for mode in modes if direction in asked.directions else ():
             for dtype in DTYPES:
                 if short(dtype) in asked.dtypes:
-                    yield Unit(short(dtype), mode, partial(_run, name, mode, dtype, asked.dynamic))
-
-
-def _run(name: str, mode: str, dtype: torch.dtype, dynamic: bool, backend: str) -> list[Sample]:
-    return judge_all([_case(name, mode, dtype, dynamic)], 1, backend, dynamic=dynamic)
+                    yield unit_of(_cases, name, mode, dtype, asked)
 
 
 @lru_cache(maxsize=1)
@@ -71,7 +67,7 @@ def _tests() -> dict[str, ModuleTest]:
     return found
 
 
-def _case(name: str, mode: str, dtype: torch.dtype, dynamic: bool) -> Case:
+def _cases(name: str, mode: str, dtype: torch.dtype, dynamic: bool) -> Iterator[Case]:
     training, backward = mode.startswith("train"), mode.endswith("backward")
     test = _tests()[name]
     torch.manual_seed(zlib.crc32(f"{name} {short(dtype)}".encode()))
@@ -82,17 +78,9 @@ def _case(name: str, mode: str, dtype: torch.dtype, dynamic: bool) -> Case:
         values = inputs if isinstance(inputs, tuple | list) else (inputs,)
         if test.kind is common_nn.CriterionTest:
             values = (*values, made._get_target(), *made.extra_args)
-    text = partial(
-        repro.described_program,
-        f"{name}, {short(dtype)}, {mode}",
-        __name__,
-        name=name,
-        mode=mode,
-        dtype=short(dtype),
-        dynamic=dynamic,
-    )
     given = tree_map(partial(_as, dtype, backward), (tuple(values), {}))
-    return case_of_module(module, given, backward, text)
+    program = written(__name__, name, mode, dtype, dynamic)
+    yield case_of_module(module, given, backward, program)
 
 
 def _as(dtype: torch.dtype, backward: bool, value: Any) -> Any:
@@ -104,9 +92,6 @@ def _as(dtype: torch.dtype, backward: bool, value: Any) -> Any:
     return (held.to(dtype) if held.is_floating_point() else held).requires_grad_(wanted)
 
 
-def again(name: str, mode: str, dtype: str, dynamic: bool) -> int:
-    """Run a test once more; print what came of it, return 1 if it is bad."""
-    return shown(_run(name, mode, getattr(torch, dtype), dynamic, "fusec"))
-
+again = partial(run_again, _cases)
 
 __all__ = ["again", "asked_units", "names"]

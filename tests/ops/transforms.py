@@ -16,9 +16,9 @@ from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ops.databases import Asked, Unit, short
-from ops.judge import Case, Sample, Wrap, judge_all, shown
+from ops.judge import Case, Wrap
 from ops.unit import copy, find, names, raised, seed_of
-from support import repro
+from ops.ways import run_again, unit_of, written
 from support.opinfo import RANDOM_OR_UNINITIALIZED, quiet
 
 DTYPES = (torch.float32, torch.float64)
@@ -68,32 +68,16 @@ def asked_units(name: str, asked: Asked) -> Iterator[Unit]:
             continue
         for dtype in DTYPES:
             if dtype in op.supported_dtypes("cpu") and short(dtype) in asked.dtypes:
-                run = partial(_run, name, way, dtype, asked.samples, asked.dynamic)
-                yield Unit(short(dtype), way, run)
-
-
-def _run(
-    name: str, way: str, dtype: torch.dtype, limit: int, dynamic: bool, backend: str
-) -> list[Sample]:
-    return judge_all(_cases(name, way, dtype, dynamic), limit, backend, dynamic=dynamic)
+                yield unit_of(_cases, name, way, dtype, asked)
 
 
 def _cases(name: str, way: str, dtype: torch.dtype, dynamic: bool) -> Iterator[Case]:
     op = find(name)
     torch.manual_seed(seed_of(op, dtype))
     for number, values in enumerate(_inputs(op, dtype)):
-        text = partial(
-            repro.described_program,
-            f"{way} of {name}, sample {number}, {short(dtype)}",
-            __name__,
-            name=name,
-            number=number,
-            way=way,
-            dtype=short(dtype),
-            dynamic=dynamic,
-        )
+        program = written(__name__, name, way, dtype, dynamic, number)
         determined = not any(word in op.name for word in RANDOM_OR_UNINITIALIZED)
-        yield Case(partial(_transformed, op, way, values), text, determined, asks=True)
+        yield Case(partial(_transformed, op, way, values), program, determined, asks=True)
 
 
 def _inputs(op: OpInfo, dtype: torch.dtype) -> Iterator[tuple[Any, Any, Any]]:
@@ -124,10 +108,6 @@ def _transformed(op: OpInfo, way: str, values: Any, wrap: Wrap, *, exact: bool) 
         return wrap(WAYS[way](call))(*given), (given, args, kwargs)
 
 
-def again(name: str, number: int, way: str, dtype: str, dynamic: bool) -> int:
-    """Run one sample once more; print what came of it, return 1 if it is bad."""
-    found = _run(name, way, getattr(torch, dtype), number + 1, dynamic, "fusec")
-    return shown(found[-1:])
-
+again = partial(run_again, _cases)
 
 __all__ = ["WAYS", "again", "asked_units", "names"]

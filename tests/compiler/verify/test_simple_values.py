@@ -142,13 +142,61 @@ def test_a_sum_in_another_order_is_right(code: str) -> None:
     assert verdict.ok, verdict.reason
 
 
-def test_a_product_and_a_sum_that_are_rounded_once() -> None:
-    call = fusec.compile(lambda a, b, c, d: a * c - b * d, keep_inputs=True)
-    call(*(torch.randn(24, 60) for _ in range(4)))
+ROUNDED_ONCE = {
+    "products": (
+        lambda a, b, c: a * b - b * c,
+        "a[i0] * b_val - b_val * c[i0]",
+        "__builtin_fmaf(a[i0], b_val, -(b_val * c[i0]))",
+    ),
+    "sigmoids": (
+        lambda a, b, c: torch.sigmoid(a) * b - torch.sigmoid(b) * a,
+        "fx_sigmoid(a_val) * b_val - fx_sigmoid(b_val) * a_val",
+        "__builtin_fmaf(fx_sigmoid(a_val), b_val, -(fx_sigmoid(b_val) * a_val))",
+    ),
+    "quotients": (
+        lambda a, b, c: torch.exp(a / (b * b + 1)) - torch.exp(a / (c * c + 1)),
+        "b_val * b_val + 1.0f",
+        "__builtin_fmaf(b_val, b_val, 1.0f)",
+    ),
+    "behind a root": (
+        lambda a, b, c: torch.sqrt(torch.relu(a * b - b * c)),
+        "a[i0] * b_val - b_val * c[i0]",
+        "__builtin_fmaf(a[i0], b_val, -(b_val * c[i0]))",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED_ONCE)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_product_and_a_sum_that_are_rounded_once(name: str, seed: int) -> None:
+    """Equal inputs, where eager has zero, and large ones, where it has luck."""
+    function, old, new = ROUNDED_ONCE[name]
+    torch.manual_seed(seed)
+    call = fusec.compile(function, keep_inputs=True)
+    call(*(torch.randn(24, 60) for _ in range(3)))
     (kernel,) = call.kernels.values()
-    old, new = "a_val * c_val - b_val * d_val", "__builtin_fmaf(a_val, c_val, -(b_val * d_val))"
-    old = old if old in kernel.generated.text else old.replace("_val", "[i0]")
-    assert old in kernel.generated.text
-    new = new if "_val" in old else new.replace("_val", "[i0]")
-    verdict = kernel.check(kernel.generated.text.replace(old, new), timed=False)
+    text = kernel.generated.text
+    assert old in text
+    verdict = kernel.check(text.replace(old, new), timed=False)
     assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("products", "- b_val * c[i0]", "- b_val * c[i0] * 1.00001f"),
+        ("products", "a[i0] * b_val - b_val * c[i0]", "(a[i0] - c[i0]) * b_val + 1e-5f"),
+        ("sigmoids", "fx_sigmoid(b_val) * a_val", "fx_sigmoid(b_val) * a_val * 1.00001f"),
+        ("quotients", "c_val * c_val + 1.0f", "c_val * c_val + 1.00001f"),
+        ("behind a root", "a[i0] * b_val", "a[i0] * b_val * 1.00001f"),
+    ],
+)
+def test_what_more_than_a_rounding_makes_is_refused(name: str, old: str, new: str) -> None:
+    function = ROUNDED_ONCE[name][0]
+    torch.manual_seed(0)
+    call = fusec.compile(function, keep_inputs=True)
+    call(*(torch.randn(24, 60) for _ in range(3)))
+    (kernel,) = call.kernels.values()
+    assert old in kernel.generated.text
+    verdict = kernel.check(kernel.generated.text.replace(old, new), timed=False)
+    assert (verdict.ok, verdict.stage) == (False, "wrong")

@@ -92,9 +92,9 @@ class Candidate:
             return None
         threads = self.threads or max(2, torch.get_num_threads())
         eager = _SLOWER * threads * trial.references.processor
-        return _BUSY + calls * (eager + case.nbytes / _SLOWEST + _POINT * self._points(case))
+        return _BUSY + calls * (eager + case.nbytes / _SLOWEST + _POINT * self.points(case))
 
-    def _points(self, case: Case) -> int:
+    def points(self, case: Case) -> int:
         """Return how often the kernel's innermost loop runs; 0 where nothing says so."""
         body, signature = self.kernel.body, self.kernel.signature
         if not body or any(not isinstance(size, int) for size in case.sizes):

@@ -5,8 +5,8 @@ right, leaves something else, and neither has a digit of what it is held against
 as much where the inputs change in their last digits is no mistake.  Nor are roundings that all go
 one way, as those of a sum of equal numbers do.
 Where a kernel does nothing but add and multiply this holds for all inputs: eager may have had luck
-with a sum, and another order of it is right. Of other kernels what their sums alone may be off by
-is propagated (``other_orders``).
+with a sum, and another order of it is right. Of every kernel what its steps round
+(``running_errors``) and what its sums may be off by (``other_orders``) is propagated.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 from fusec.ir.body import Body
 from fusec.ir.node import Const, Dot, Load, Node, Op, Reduce, Scan
 from fusec.verify.trials.other_orders import with_other_orders
+from fusec.verify.trials.running_errors import RunningErrors
 
 if TYPE_CHECKING:
     from fusec.verify.trials.candidate import Candidate
@@ -39,6 +40,8 @@ _ROUNDINGS = 16.0
 # The same of roundings that all go one way, as of a thousand equal numbers added one by one.
 _ONE_WAY = 64.0
 _TIMES = 2.0
+# How many values of a kernel's steps are worked out at most; each takes 16 bytes.
+_MOST_VALUES = 1 << 27
 # In how many runs sums are off, each in either direction.
 _ORDERS = 3
 
@@ -63,6 +66,11 @@ def _has_sums(body: Body | None) -> bool:
     return body is not None and any(isinstance(n, Reduce | Scan | Dot) for n in body.nodes())
 
 
+def _values(candidate: Candidate, trial: ReferencedCase) -> int:
+    body = candidate.kernel.body
+    return candidate.points(trial.case) * sum(1 for _ in body.nodes()) if body else 0
+
+
 def explained_by_rounding(
     candidate: Candidate, trial: ReferencedCase, outputs: Sequence[torch.Tensor]
 ) -> bool:
@@ -78,11 +86,11 @@ def explained_by_rounding(
     if not all(out.is_floating_point() for out in outputs):
         return False
     adds, sums = _only_adds(body, trial.case.tensors), _has_sums(body)
-    # Of halves that are summed what is allowed is more than that.
-    reorder = candidate.reorder if sums and all(t.dtype in _WIDE for t in tensors) else None
+    # Of halves what is allowed is more than that.
+    again = candidate.reorder if all(t.dtype in _WIDE for t in tensors) else None
     inputs = adds or trial.kind in _LEVEL
     right = [each for each in references.float64 if each is not None]
-    if not (reorder or inputs) or len(right) < len(outputs):
+    if not (again or inputs) or len(right) < len(outputs):
         return False
     spread = [torch.zeros_like(each, dtype=torch.float64) for each in right]
 
@@ -99,13 +107,15 @@ def explained_by_rounding(
                 ways.append(("shifted", _ONE_WAY))
             for way in ways:
                 widen(_disturbed(references, *way), _TIMES)
-        if reorder is not None:
+        if again is not None and _values(candidate, trial) <= _MOST_VALUES:
+            widen(again(trial.case.tensors, trial.case.sizes, RunningErrors), 1.0)
+        if again is not None and sums:
             # A kernel may add up in more than its tensors hold, and need not.
             types = {t.dtype for t in tensors}
             dtype = torch.float32 if torch.float32 in types else torch.float64
             evaluate = with_other_orders(dtype)
             for _ in range(_ORDERS):
-                widen(reorder(trial.case.tensors, trial.case.sizes, evaluate), 1.0)
+                widen(again(trial.case.tensors, trial.case.sizes, evaluate), 1.0)
         return all(map(_within, outputs, right, references.eager, spread))
     return False
 

@@ -95,9 +95,12 @@ _MAGNITUDES = 20
 _SAMPLE = 1 << 16
 
 
+_SECRETS = random.SystemRandom()
+
+
 def secret_seed() -> int:
     """Return a seed that nothing can foresee."""
-    return random.SystemRandom().getrandbits(63)
+    return _SECRETS.getrandbits(63)
 
 
 def fresh_inputs(

@@ -74,6 +74,19 @@ LOSSES = (
     "F.cross_entropy(y, t.argmax(1))",
     "F.smooth_l1_loss(y, t) + 0.1 * y.square().mean()",
 )
+# A step by hand.
+UPDATES = (
+    "each -= 0.05 * each.grad",
+    "each.sub_(each.grad, alpha=0.05)",
+    "each.data.add_(each.grad, alpha=-0.05)",
+    "each.copy_(each - 0.05 * each.grad)",
+    "each.mul_(0.999).add_(each.grad, alpha=-0.05)",
+    "each -= 0.05 * moments.setdefault(each, torch.zeros_like(each)).mul_(0.9).add_(each.grad)",
+    "moments[each] = 0.9 * moments.get(each, 0) + each.grad; each -= 0.05 * moments[each]",
+    "each.grad += 0.01 * each; each -= 0.05 * each.grad.clamp(-0.1, 0.1)",
+    "each.lerp_(each - each.grad, 0.05)",
+)
+FORGETS = ("each.grad = None", "each.grad = None", "each.grad.zero_()", "each.grad *= 0.5")
 # What happens before a step.
 EVENTS = (
     "optimizer.add_param_group({'params': list(model[1].parameters()), 'lr': 0.02})",
@@ -106,7 +119,7 @@ EVENTS = (
 _HEAD = """\
 def train(compiler, dtype=torch.float32, nudge=0.0):
     torch.manual_seed({seed})
-    notes, size = [], 4
+    notes, size, moments = [], 4, {{}}
     model = nn.Sequential({layers}).to(dtype)
     with torch.no_grad():
         for each in model.parameters():
@@ -141,7 +154,7 @@ def train(compiler, dtype=torch.float32, nudge=0.0):
         return {loss}
 
     def update():
-        optimizer.step()
+{update}
 
     def step(x, t):
 {step}
@@ -268,6 +281,7 @@ def write(seed: int) -> TrainingProgram:
         else "",
         loss=rng.choice(LOSSES),
         step=textwrap.indent("\n".join(_step(rng)), " " * 8),
+        update=textwrap.indent(_update(random.Random(f"update {seed}")), " " * 8),
         compiled=rng.choice(("forward", "loss_of", "step", "step", "update")),
         steps=STEPS,
         events=textwrap.indent(events or "pass", " " * 8),
@@ -296,6 +310,16 @@ def _step(rng: random.Random) -> list[str]:
     else:
         lines.append("update()")
     return [*lines, zero] if last else lines
+
+
+def _update(rng: random.Random) -> str:
+    """Return the lines of an update; its choices leave the others of a seed as they were."""
+    if rng.random() < 0.7:
+        return "optimizer.step()"
+    lines = [rng.choice(UPDATES), rng.choice(FORGETS)]
+    head = "with torch.no_grad():\n    for each in model.parameters():\n"
+    within = f"if each.grad is not None:\n    {lines[0]}\n    {lines[1]}"
+    return head + textwrap.indent(within, " " * 8)
 
 
 def problems(program: TrainingProgram) -> list[str]:

@@ -14,11 +14,13 @@ from torch._guards import TracingContext
 from fusec.call import native
 from fusec.capture import aot, cache_artifacts
 from fusec.capture.dynamo import (
+    limited_deques,
     number_arithmetic,
     number_texts,
     optimizer_guards,
     parameter_guards,
     quiet_dynamo,
+    same_tensor,
     whole_calls,
 )
 from fusec.capture.dynamo.device_guard import keep_device_guard
@@ -63,7 +65,9 @@ cache_artifacts.install()
 install_effects()
 install_numbers()
 quiet_dynamo.install()
+same_tensor.install()
 install_said_once()
+limited_deques.install()
 number_arithmetic.install()
 number_texts.install()
 whole_calls.install()  # before anything is captured: this module is what names the backend

@@ -1,1 +1,1 @@
-"""What TorchDynamo does beside capturing: breaks, guards of its own, calls it skips."""
+"""What TorchDynamo does beside capturing: breaks, guards of its own, calls it skips, slips."""

@@ -27,7 +27,7 @@ from fusec.graph.refusals.kernels import refusing
 from fusec.graph.refusals.values import value_checking_rules
 from fusec.graph.sampling import grid_sampler_2d
 from fusec.graph.simplify.foreach import foreach_decompositions
-from fusec.ir.numbers import held
+from fusec.ir.numbers import held, whole
 
 aten = torch.ops.aten
 
@@ -184,6 +184,17 @@ def _hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Torch's own, with the factor that eager takes: a float32 whatever the dtype."""
     sixth = struct.unpack("f", struct.pack("f", 1 / 6))[0]
     return torch.where((x > -3.0) & (x < 3.0), grad * sixth, 0.0)
+
+
+def _threshold(x: torch.Tensor, threshold: float, value: float) -> object:
+    """Torch's own, which computes integers in float32 if a number of them has a fraction.
+
+    Eager makes both numbers integers of the tensor's type first: -2.5 is -2.
+    """
+    if x.dtype.is_floating_point or x.dtype == torch.bool or x.is_complex():
+        rule = get_decompositions([aten.threshold.default])[aten.threshold.default]
+        return rule(x, threshold, value)
+    return torch.where(x <= whole(threshold, x.dtype), whole(value, x.dtype), x)
 
 
 def _threshold_backward(grad: torch.Tensor, x: torch.Tensor, threshold: float) -> torch.Tensor:
@@ -445,6 +456,7 @@ _AMENDED: dict[torch._ops.OperatorBase, Callable[..., object]] = {
     aten.rrelu_with_noise_functional.default: _rrelu,
     aten.rrelu_with_noise_backward.default: _rrelu_backward,
     aten.silu_backward.default: _silu_backward,
+    aten.threshold.default: _threshold,
     aten.threshold_backward.default: _threshold_backward,
     aten.view_copy.default: _view_copy,
     **{operator: _with_exact_statistics(operator) for operator in _BATCH_NORMS},

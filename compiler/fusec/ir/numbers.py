@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -19,4 +20,21 @@ def held(number: float, dtype: torch.dtype) -> float:
     return math.copysign(kind.max if rounds_down else math.inf, number)
 
 
-__all__ = ["held"]
+def whole(number: Any, dtype: torch.dtype) -> int:
+    """Return what ATen makes of a number where it is to be of an integer type; it may refuse.
+
+    Fractions are dropped. A whole number below zero wraps around in an unsigned type, one with a
+    fraction does not. A symbolic number with a fraction becomes a known one.
+    """
+    kind = torch.iinfo(dtype)
+    low = -kind.max if kind.min == 0 else kind.min
+    if isinstance(number, (float, torch.SymFloat)):
+        number = float(number)
+        low = kind.min
+    if not low <= number <= kind.max:
+        raise RuntimeError(f"value cannot be converted to type {dtype} without overflow")
+    made: int = int(number) if isinstance(number, (float, bool)) else number
+    return made if made >= kind.min else made + kind.max + 1
+
+
+__all__ = ["held", "whole"]

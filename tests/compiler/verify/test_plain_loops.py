@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 
@@ -56,6 +57,17 @@ def test_a_plain_loop_is_right(name: str, columns: int) -> None:
     function, loop, result = LOOPS[name]
     kernel = kernel_of(function, columns)
     text = with_loop(kernel.generated.text, loop, result, columns)
+    verdict = kernel.check(text, timed=False)
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("drawn", [60, 138])
+def test_a_variance_of_a_few_different_numbers(drawn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole numbers far from zero: squares of half a dozen differences, each rounded one way."""
+    function, loop, result = LOOPS["var"]
+    kernel = kernel_of(function, 3000)
+    text = with_loop(kernel.generated.text, loop, result, 3000)
+    monkeypatch.setattr("fusec.verify.trials.inputs._SECRETS", random.Random(drawn))
     verdict = kernel.check(text, timed=False)
     assert verdict.ok, verdict.reason
 

@@ -42,8 +42,11 @@ _ONE_WAY = 64.0
 _TIMES = 2.0
 # How many values of a kernel's steps are worked out at most; each takes 16 bytes.
 _MOST_VALUES = 1 << 27
-# In how many runs sums are off, each in either direction.
-_ORDERS = 3
+# In how many runs sums are off, each in either direction: with a kernel's own roundings as lucky
+# as those of a run, one more than twice as far off as all of n runs is one of (n + 1) 2^n.  So
+# many at least, so many at most, and between them as many as work out so many values in all.
+_ORDERS_LEAST, _ORDERS_MOST = 3, 16
+_ORDERS_VALUES = 1 << 24
 
 
 def _only_adds(body: Body | None, tensors: Sequence[torch.Tensor]) -> bool:
@@ -99,6 +102,9 @@ def explained_by_rounding(
             off = times * (one.double() - other.double()).abs()
             torch.maximum(reach, torch.where(off.isfinite(), off, 0.0), out=reach)
 
+    def explains() -> bool:
+        return all(map(_within, outputs, right, references.eager, spread))
+
     with contextlib.suppress(RuntimeError, TypeError, NotImplementedError, ValueError):
         if inputs:
             ways: list[tuple[_How, float]] = [("scaled", _ONE_WAY)]
@@ -114,10 +120,17 @@ def explained_by_rounding(
             types = {t.dtype for t in tensors}
             dtype = torch.float32 if torch.float32 in types else torch.float64
             evaluate = with_other_orders(dtype)
-            for _ in range(_ORDERS):
+            for _ in range(_orders(_values(candidate, trial))):
                 widen(again(trial.case.tensors, trial.case.sizes, evaluate), 1.0)
-        return all(map(_within, outputs, right, references.eager, spread))
+                if explains():
+                    return True
+        return explains()
     return False
+
+
+def _orders(values: int) -> int:
+    """Return in how many runs sums are off where each works out so many values."""
+    return min(max(_ORDERS_VALUES // max(values, 1), _ORDERS_LEAST), _ORDERS_MOST)
 
 
 def _within(

@@ -29,6 +29,7 @@ _BY_CHANCE = 2 / 3
 _MOST_TERMS = 1 << 14
 # How many times as far off as one by one a result may be: another loop has other luck.
 _TIMES = 2.0
+_ABOUT = 0.25
 
 
 def with_other_orders(dtype: torch.dtype) -> type[Evaluator]:
@@ -97,7 +98,9 @@ def _off(total: torch.Tensor, chance: torch.Tensor, in_turn: torch.Tensor) -> to
     """Return sums that are off; those that are not finite stay."""
     off = torch.maximum(chance, _TIMES * (in_turn - total).abs())
     sign = torch.randint(0, 2, total.shape, device=total.device) * 2 - 1
-    changed = total + sign * off
+    # About as much: what is computed from it, of few different numbers, say, rounds otherwise then.
+    about = 1 + _ABOUT * (torch.rand(total.shape, device=total.device) * 2 - 1)
+    changed = total + sign * about * off
     return torch.where(changed.isfinite(), changed, total)
 
 

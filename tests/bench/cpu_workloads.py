@@ -318,7 +318,16 @@ WORKLOADS = (
         lambda: (torch.randn(10000, 8, 8), torch.randn(10000, 8, 8)),
     ),
     Workload("lgamma", torch.lgamma, lambda: (torch.rand(1024, 1024) * 10,), bound="compute"),
+    Workload(
+        "erfinv f64",
+        torch.erfinv,
+        lambda: (torch.rand(1024, 1024, dtype=torch.float64) * 2 - 1,),
+        bound="compute",
+    ),
+    Workload("erfc", torch.erfc, _rand(1024, 1024), bound="compute"),
+    Workload("rsqrt", torch.rsqrt, lambda: (torch.rand(1024, 1024) * 10,)),
     Workload("sum fp16", lambda x: x.sum(), _rand(*M4, dtype=F16)),
+    Workload("columns of fp16", lambda x: x.sum(0), _rand(*M4, dtype=F16)),
     Workload(
         "covariance",
         covariance,

@@ -43,7 +43,7 @@ extern "C" int {name}_{kind}(const {c}* __restrict__ x, {c}* __restrict__ out, i
 @pytest.fixture(scope="module")
 def run() -> Run:
     loops = {}
-    for name, kind in (("lgamma", "f32"), ("lgamma", "f64"), ("erfinv", "f32")):
+    for name, kind in (*((name, kind) for name in ("lgamma", "erfinv") for kind in REAL),):
         c = "float" if kind == "f32" else "double"
         helpers = helper_sources([f"{name}.{kind}"], fused=FUSED)
         path = build(LOOP.format(helpers=helpers, name=name, kind=kind, c=c))
@@ -118,8 +118,31 @@ def test_lgamma_of_what_is_special(kind: str, run: Run) -> None:
     assert_same(run(f"lgamma_{kind}", given), torch.lgamma(given), rtol=rtol)
 
 
-def test_float_erfinv_at_its_ends(run: Run) -> None:
+@pytest.mark.parametrize("kind", REAL)
+def test_erfinv_at_its_ends(kind: str, run: Run) -> None:
     """Infinite at 1, NaN beyond, the sign of zero and subnormal numbers kept: as eager."""
     near = [1 - 2.0**-24, 2.0**-24 - 1, 1 - 2.0**-23, 1.0000001, -1.0000001]
-    given = torch.tensor([*SPECIAL, *near], dtype=torch.float64).float()
-    assert_same(run("erfinv_f32", given), torch.erfinv(given), rtol=3e-7)
+    near += [1 - 2.0**-53, 2.0**-53 - 1, 1 + 2.0**-52, 0.8, -0.8, 0.8 + 2.0**-53]
+    given = torch.tensor([*SPECIAL, *near], dtype=torch.float64).to(DTYPES[kind])
+    rtol = 3e-7 if kind == "f32" else 6e-16
+    assert_same(run(f"erfinv_{kind}", given), torch.erfinv(given), rtol=rtol)
+
+
+def test_double_erfinv(run: Run) -> None:
+    """Within what it declares, on both sides of where its two formulas meet."""
+    rng = np.random.default_rng(8)
+    parts = [rng.uniform(0, 1, 400), rng.uniform(0.79, 0.82, 400), 2.0 ** -rng.uniform(0, 60, 200)]
+    parts += [1 - 2.0 ** -rng.uniform(1, 53, 400), 2.0 ** rng.uniform(-1022, -60, 100)]
+    x = np.concatenate(parts)
+    x = x[x < 1]
+    got = run("erfinv_f64", torch.from_numpy(x)).numpy()
+    (helper,) = expand("erfinv.f64")
+    declared = float((helper.accuracy if FUSED else helper.rounded).removesuffix(" ulp"))
+    with mpmath.workdps(50):
+        root = mpmath.sqrt(mpmath.pi) / 2
+        for value, result in zip(x.tolist(), got.tolist(), strict=True):
+            y, guess = mpmath.mpf(value), mpmath.mpf(result)
+            # one step of Newton's method from what is right to 50 bits
+            exact = guess + ((1 - y) * -1 + mpmath.erfc(guess)) * root * mpmath.exp(guess**2)
+            size = max(int(mpmath.floor(mpmath.log(exact, 2))), -1022)
+            assert abs(guess - exact) <= declared * mpmath.mpf(2) ** (size - 52), value

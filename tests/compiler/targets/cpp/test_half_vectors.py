@@ -11,6 +11,7 @@ import torch
 
 import fusec
 from fusec.helper_block import with_helpers
+from fusec.machine import this_machine
 from fusec.toolchain.compiler import find_compiler
 
 
@@ -82,3 +83,28 @@ def test_every_kind_of_number_is_rounded_as_eager_does(dtype: torch.dtype, count
         assert torch.equal(found.isnan(), wanted.isnan())
         there = ~wanted.isnan()
         assert torch.equal(found.view(torch.int16)[there], wanted.view(torch.int16)[there])
+
+
+@pytest.mark.parametrize(
+    "shape", [(300, 1000), (4096, 64), (700, 255), (90, 9), (33, 4096), (0, 64)]
+)
+@pytest.mark.parametrize("what", ["sum", "amax", "norm"])
+def test_columns_of_halves_are_converted_many_at_a_time(shape: tuple[int, int], what: str) -> None:
+    """Not one by one in the loop over the columns, where there is no instruction for it."""
+    if what == "amax" and not shape[0]:
+        pytest.skip("there is no maximum of nothing")
+    torch.manual_seed(0)
+    x = torch.randn(shape).half()
+    x[: 1 + shape[0] // 50, :3] = torch.tensor([float("inf"), float("nan"), -0.0]).half()
+    functions = {
+        "sum": lambda x: x.sum(0),
+        "amax": lambda x: x.amax(0),
+        "norm": lambda x: (x.float() - x.float().mean(0)).square().sum(0),
+    }
+    torch._dynamo.reset()
+    compiled = fusec.compile(functions[what])
+    got, exact = compiled(x), functions[what](x.double() if what != "norm" else x)
+    torch.testing.assert_close(got.double(), exact.double(), rtol=2e-3, atol=1e-2, equal_nan=True)
+    if shape[0] and this_machine().isa in ("avx512", "avx2"):
+        (kernel,) = compiled.kernels.values()
+        assert "fx_to_floats(" in kernel.source.partition("---- helpers.h")[0]

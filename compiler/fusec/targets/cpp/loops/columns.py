@@ -19,6 +19,7 @@ from fusec.targets.cpp.dtypes import C_TYPES, ELEMENT_TYPES
 from fusec.targets.cpp.loops.cache_blocks import blocks
 from fusec.targets.cpp.loops.rows import Span
 from fusec.targets.cpp.memory.prefetch import LINE, write_requests
+from fusec.targets.cpp.memory.staging import through_arrays
 from fusec.targets.cpp.plan import choices
 from fusec.targets.cpp.plan.columns import held_columns
 from fusec.targets.cpp.plan.facts import extent
@@ -187,8 +188,11 @@ class ColumnWriter:
             if plan.blocks:
                 block = stack.enter_context(blocks(outer, writer, plan, span))
                 span, count, marks = (block.first, block.end), LINE, block.marks
-            elif plan.requests and whole:
-                write_requests(outer, writer, plan.requests, {column: self.begin}, self.width)
+                bind = block.bind
+            else:
+                if plan.requests and whole:
+                    write_requests(outer, writer, plan.requests, {column: self.begin}, self.width)
+                bind = stack.enter_context(through_arrays(plan.staging, outer, writer, column))
             own = Marks(outer, marks, count)
             scope = Scope(kernel, outer)
             text = head(scope, column, *span)
@@ -199,6 +203,7 @@ class ColumnWriter:
                 writer.directive(f"omp simd{clause}")
             with writer.block(text):
                 own.set(writer, scope.offset(column, span[0]))
+                bind(scope)
                 yield scope, name if whole else f"{name} - {self.begin}"
             own.end(writer)
 

@@ -195,11 +195,13 @@ FX_INLINE double fx_erf(double x)
 }
 
 //@ name: erfc.f32
-//@ needs: _exp_short.f64
-//@ accuracy: 0.6 ulp
-//@ method: exp(-x^2) R(u) / (1 + 2 |x|) with u = (|x| - 4) / (|x| + 4), degree 11, in double
+//@ needs: _bits.f32 _exp_short.f64
+//@ accuracy: 1.8 ulp
+//@ method: exp(-x^2) P(u) / (|x| + 2), u = (|x| - 2) / (|x| + 2), degree 10, with what is lost
 FX_INLINE float fx_erfc(float x)
 {
+#if defined(__SSE2__) && !defined(__FMA__)
+    // Exact products would be in double, one by one: all of it is.
     double a = __builtin_fabs((double)x);
     a = a > 10.5 ? 10.5 : a;
     double u = (a - 4.0) / (a + 4.0);
@@ -217,6 +219,51 @@ FX_INLINE float fx_erfc(float x)
     r = __builtin_fma(r, u, 0x1.3ba5917015c96p+0);
     double result = fx_exp_short(-(a * a)) * (r / __builtin_fma(2.0, a, 1.0));
     return (float)(x < 0.0f ? 2.0 - result : x != x ? x : result);
+#else
+    float a = __builtin_fabsf(x);
+    a = a > 10.1f ? 10.1f : a;
+    float square = a * a;
+    float square_low = __builtin_fmaf(a, a, -square);
+    // The low bits are the exponent of 2^(n + 64), a normal number, as in exp_nonpositive.
+    float shifted = __builtin_fmaf(square, -0x1.715476p+0f, 0x1.80017ep23f);
+    float n = shifted - 0x1.80017ep23f;
+    float r = __builtin_fmaf(n, -0x1.62e400p-1f, -square);
+    r += __builtin_fmaf(n, -0x1.7f7d1cp-20f, -square_low);
+    float e = 0x1.6ac5c0p-10f;
+    e = __builtin_fmaf(e, r, 0x1.123edep-7f);
+    e = __builtin_fmaf(e, r, 0x1.555850p-5f);
+    e = __builtin_fmaf(e, r, 0x1.55548ap-3f);
+    e = __builtin_fmaf(e, r, 0x1.fffffcp-2f);
+    e = __builtin_fmaf(r * r, e, r);
+    float sum = a + 2.0f;
+    float t = 1.0f / sum;
+    float lost = __builtin_fmaf(-t, sum, 1.0f);
+    lost = __builtin_fmaf(-t, a - (sum - 2.0f), lost);
+    // 1 - 4 / sum; lost is of t what it is times.
+    float u = __builtin_fmaf(-4.0f, t, 1.0f);
+    float u_low = __builtin_fmaf(-4.0f * t, lost, __builtin_fmaf(-4.0f, t, 1.0f - u));
+    float q = 0x1.23bc8cp-14f;
+    q = __builtin_fmaf(q, u, 0x1.8ae9fap-15f);
+    q = __builtin_fmaf(q, u, -0x1.36ad1cp-11f);
+    q = __builtin_fmaf(q, u, -0x1.b44e00p-11f);
+    q = __builtin_fmaf(q, u, 0x1.916af6p-9f);
+    q = __builtin_fmaf(q, u, 0x1.a867d2p-8f);
+    q = __builtin_fmaf(q, u, -0x1.60597ep-6f);
+    q = __builtin_fmaf(q, u, -0x1.2a87f8p-5f);
+    q = __builtin_fmaf(q, u, 0x1.1e2dd8p-2f);
+    q = __builtin_fmaf(q, u, -0x1.5fd386p-1f);
+    float p = __builtin_fmaf(q, u, 0x1.058672p+0f);
+    float p_low = __builtin_fmaf(q, u, 0x1.058672p+0f - p);
+    // The slope is nearly Q, where P is c + u Q.
+    p_low += __builtin_fmaf(q, u_low, -0x1.dfd46ap-27f);
+    float scaled = p * t;
+    float low = __builtin_fmaf(p_low, t, __builtin_fmaf(p, t, -scaled));
+    low = __builtin_fmaf(scaled, lost, low);
+    low = __builtin_fmaf(low, e, low);
+    float tail = __builtin_fmaf(scaled, e, low) + scaled;
+    tail = tail * fx_from_bits(fx_bits(shifted) << 23) * 0x1p-64f;
+    return x < 0.0f ? 2.0f - tail : tail;
+#endif
 }
 
 //@ name: erfc.f64

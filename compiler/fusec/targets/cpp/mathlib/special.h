@@ -33,46 +33,6 @@ FX_INLINE double fx_digamma(double x)
 //@ method: in double
 FX_INLINE float fx_digamma(float x) { return (float)fx_digamma((double)x); }
 
-//@ name: _erfinv_guess.f64
-//@ needs: log.f64
-//@ method: x P(w) with w = -log(1 - x^2), or P(sqrt(w)) in the tails; relative error 2^-26
-FX_INLINE double fx_erfinv_guess(double y)
-{
-    // 1 - a is exact where it matters.
-    double a = __builtin_fabs(y);
-    double w = -fx_log((1.0 - a) * (1.0 + a));
-    double near = w - 3.0;
-    double p = 0x1.1b799df9c489cp-40;
-    p = __builtin_fma(p, near, -0x1.01e814c24a26ep-36);
-    p = __builtin_fma(p, near, -0x1.f46825660fe3fp-38);
-    p = __builtin_fma(p, near, 0x1.2665af1aeecd5p-30);
-    p = __builtin_fma(p, near, -0x1.846c69b41b9b7p-28);
-    p = __builtin_fma(p, near, -0x1.9298f9f4af44bp-26);
-    p = __builtin_fma(p, near, 0x1.e3feb15d5865ap-22);
-    p = __builtin_fma(p, near, -0x1.d57069f03a8cbp-20);
-    p = __builtin_fma(p, near, -0x1.aabf8bd0c6329p-17);
-    p = __builtin_fma(p, near, 0x1.99135dd0bfcb7p-13);
-    p = __builtin_fma(p, near, -0x1.b66633e2cd448p-11);
-    p = __builtin_fma(p, near, -0x1.780df1b1bce1dp-8);
-    p = __builtin_fma(p, near, 0x1.eedbebcd55011p-3);
-    p = __builtin_fma(p, near, 0x1.9fa072eda8fccp+0);
-    double far = __builtin_sqrt(w) - 4.0;
-    double q = -0x1.6a5f87e9167a6p-22;
-    q = __builtin_fma(q, far, 0x1.6414f77eaf8bcp-20);
-    q = __builtin_fma(q, far, 0x1.6f274f2178c8dp-20);
-    q = __builtin_fma(q, far, -0x1.cc74f0f40488bp-17);
-    q = __builtin_fma(q, far, 0x1.9f2ac8f61fbe9p-16);
-    q = __builtin_fma(q, far, -0x1.af74db97d9966p-16);
-    q = __builtin_fma(q, far, 0x1.8a1488fa97ba7p-15);
-    q = __builtin_fma(q, far, -0x1.01d1603ea7e8cp-13);
-    q = __builtin_fma(q, far, 0x1.56328935c2252p-12);
-    q = __builtin_fma(q, far, -0x1.c6aa5fb67457ap-11);
-    q = __builtin_fma(q, far, 0x1.49f2f1fc319c4p-10);
-    q = __builtin_fma(q, far, 0x1.026e22ffbbad2p+0);
-    q = __builtin_fma(q, far, 0x1.eb7e096d60b11p+1);
-    return y * (w < 6.0 ? p : q);
-}
-
 //@ name: erfinv.f32
 //@ needs: _bits.f32
 //@ accuracy: 1.95 ulp
@@ -126,16 +86,88 @@ FX_INLINE float fx_erfinv(float y)
 }
 
 //@ name: erfinv.f64
-//@ needs: _erfinv_guess.f64 erf.f64 erfc.f64 exp.f64
-//@ accuracy: 3 ulp
-//@ method: a guess and one step of Halley's method, on erf or, in the tails, on erfc
+//@ needs: _bits.f64 _choose.f64
+//@ accuracy: 1.4 ulp
+//@ method: y + y R(y^2) up to 0.8, s + R(s), s^2 = -log(1 - y), beyond; quotients of degrees 7 and 8
+//@ rounded: 3 ulp
 FX_INLINE double fx_erfinv(double y)
 {
     double a = __builtin_fabs(y);
-    double x = fx_erfinv_guess(a);
-    double miss = a < 0.5 ? fx_erf(x) - a : (1.0 - a) - fx_erfc(x);
-    double u = miss * 0x1.c5bf891b4ef6bp-1 * fx_exp(x * x);
-    x -= u / __builtin_fma(u, x, 1.0);
-    x = a == 1.0 ? __builtin_inf() : x;
-    return y == 0.0 ? y : __builtin_copysign(x, y);
+    double z = 0.640625 - a * a;
+    double c = -0x1.3b51e9129f33fp-4;
+    c = __builtin_fma(c, z, -0x1.63bc5e60f98d7p+0);
+    c = __builtin_fma(c, z, -0x1.8a8636b7f8eb8p+2);
+    c = __builtin_fma(c, z, -0x1.4558f5bc61513p+3);
+    c = __builtin_fma(c, z, -0x1.adea743640f6dp+2);
+    c = __builtin_fma(c, z, -0x1.25d6b4b06b1b1p+0);
+    c = __builtin_fma(c, z, 0x1.c5e199ac4e054p-2);
+    c = __builtin_fma(c, z, 0x1.10bd1eda75436p-3);
+    double r = 0x1.7857492955687p-4;
+    r = __builtin_fma(r, z, 0x1.24500b8bb1c34p+1);
+    r = __builtin_fma(r, z, 0x1.cf03d3f8de0a9p+3);
+    r = __builtin_fma(r, z, 0x1.2751ba0b0698ap+5);
+    r = __builtin_fma(r, z, 0x1.69218853e1534p+5);
+    r = __builtin_fma(r, z, 0x1.c0a3ca7a85b6cp+4);
+    r = __builtin_fma(r, z, 0x1.10584c112c7a5p+3);
+    r = __builtin_fma(r, z, 1.0);
+    // The logarithm of 1 - a, which is exact where it matters; only where it is below -1.6.
+    uint64_t bits = fx_bits(1.0 - a) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+    double exponent = fx_from_bits((bits >> 52) | 0x4330000000000000u) - (0x1p52 + 1023.0);
+    double f = fx_from_bits((bits & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
+    double e = 0x1.f62fd06abe1e8p-6;
+    e = __builtin_fma(e, f, -0x1.151e67329b0fap-4);
+    e = __builtin_fma(e, f, 0x1.26025d2e5d611p-4);
+    e = __builtin_fma(e, f, -0x1.02920926a180cp-4);
+    e = __builtin_fma(e, f, 0x1.07c3f6a874c8ap-4);
+    e = __builtin_fma(e, f, -0x1.22d24a72e320ap-4);
+    e = __builtin_fma(e, f, 0x1.3be39e1097bb2p-4);
+    e = __builtin_fma(e, f, -0x1.558d673b9c13ep-4);
+    e = __builtin_fma(e, f, 0x1.7452fcee48075p-4);
+    e = __builtin_fma(e, f, -0x1.9996249001ebbp-4);
+    e = __builtin_fma(e, f, 0x1.c71cb851b3cefp-4);
+    e = __builtin_fma(e, f, -0x1.00000f0d5aab0p-3);
+    e = __builtin_fma(e, f, 0x1.249248a23f293p-3);
+    e = __builtin_fma(e, f, -0x1.5555550e565a7p-3);
+    e = __builtin_fma(e, f, 0x1.9999999a7573ap-3);
+    e = __builtin_fma(e, f, -0x1.0000000050583p-2);
+    e = __builtin_fma(e, f, 0x1.5555555555195p-2);
+    e = __builtin_fma(e, f, -0x1.ffffffffffc22p-2);
+    double head = exponent * 0x1.62e42fefa3800p-1;
+    double sum = head + f;
+    double low = __builtin_fma(f * f, e, exponent * 0x1.ef35793c76730p-45);
+    low = (f - (sum - head)) + low;
+    double s = __builtin_sqrt(-(sum + low));
+    double t = s - 1.25;
+    double p = 0x1.ef56ee57b4e33p-19;
+    p = __builtin_fma(p, t, 0x1.df50b085a7f07p-13);
+    p = __builtin_fma(p, t, 0x1.cbfb0940c6ddfp-9);
+    p = __builtin_fma(p, t, 0x1.3e98556db66d6p-6);
+    p = __builtin_fma(p, t, 0x1.3fd77d540d0e4p-5);
+    p = __builtin_fma(p, t, -0x1.687a416573618p-7);
+    p = __builtin_fma(p, t, -0x1.30b803343060fp-3);
+    p = __builtin_fma(p, t, -0x1.9a4a7ac60b042p-3);
+    p = __builtin_fma(p, t, -0x1.4e308cb70b6b1p-4);
+    double q = 0x1.bced5a4f9e47dp-17;
+    q = __builtin_fma(q, t, 0x1.f15e45fcd7474p-11);
+    q = __builtin_fma(q, t, 0x1.3b9a94790db2bp-6);
+    q = __builtin_fma(q, t, 0x1.5bc7c6408524bp-3);
+    q = __builtin_fma(q, t, 0x1.9181e8695d09dp-1);
+    q = __builtin_fma(q, t, 0x1.08c0d77c09757p+1);
+    q = __builtin_fma(q, t, 0x1.97a4d2e72cef9p+1);
+    q = __builtin_fma(q, t, 0x1.5a16bf98efa66p+1);
+    q = __builtin_fma(q, t, 1.0);
+    bool far = a > 0.8;
+#if defined(__SSE2__) && !defined(__FMA__)
+    double part = (far ? p : c * a) / (far ? q : r);
+#else
+    // With what the root lost; of selects g++ would make two divisions.
+    double lost = __builtin_fma(s, s, sum) + low;
+    p = __builtin_fma(p, s + s, -lost * q);
+    q = q * (s + s);
+    double part = fx_choose(far, p, c * a) / fx_choose(far, q, r);
+#endif
+    double result = (far ? s : a) + (part - (far ? 0.28125 : 0.0));
+    // Beyond 1 the sign of 1 - a is taken for part of its exponent, and s is NaN.
+    result = a == 1.0 ? __builtin_inf() : result;
+    return __builtin_copysign(result, y);
 }

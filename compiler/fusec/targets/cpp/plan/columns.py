@@ -20,6 +20,7 @@ from fusec.targets.cpp.plan.loop_plan import Columns, InnerLoop, LoopConstant, R
 from fusec.targets.cpp.plan.pointwise import note_loop
 from fusec.targets.cpp.plan.prefetch import busiest_pass, column_requests
 from fusec.targets.cpp.plan.row_passes import RowSteps, plan_steps
+from fusec.targets.cpp.plan.staging import Staging, staged, staged_row
 from fusec.targets.cpp.plan.threads import plan_sharing
 
 
@@ -188,7 +189,7 @@ def _columns(
         if turned:
             kept = [node for node in steps.kept if not isinstance(node, Load)]
             there.update(node for node in kept if steps.first[node] < number)
-        passes.append(_pass(facts, steps, number, column, tile, held | there))
+        passes.append(_pass(facts, steps, number, column, tile, held | there, turned=turned))
         held.update(step.reductions)
     sharing = plan_sharing(facts)
     # Where the memory would be idle, the pass asks for the tile to come.
@@ -199,7 +200,14 @@ def _columns(
 
 
 def _pass(
-    facts: Facts, steps: RowSteps, number: int, column: Symbol, tile: _Tile, known: Collection[Node]
+    facts: Facts,
+    steps: RowSteps,
+    number: int,
+    column: Symbol,
+    tile: _Tile,
+    known: Collection[Node],
+    *,
+    turned: bool,
 ) -> RowPass:
     step = steps.passes[number]
     full = tile.whole or tile.even
@@ -214,8 +222,15 @@ def _pass(
         asks = facts.allows("prefetch")
         requests = column_requests(facts, steps, number, column, width) if asks else ()
         inside = [node for node in facts.nodes if column in facts.free[node]]
-        blocks = bool(requests) and in_blocks(column, inside)
-        loop = InnerLoop(column, blocks, full and is_even(column), requests, marks=marks)
+        blocks, staging = bool(requests) and in_blocks(column, inside), Staging()
+        if not turned and choices.has_half_vectors():
+            if in_blocks(column, inside):
+                staging = Staging(staged(facts, column, inside, ()).loads)
+                blocks = blocks or bool(staging)
+            elif tile.whole:
+                staging = Staging(staged_row(facts, column, inside, ()).loads)
+        even = full and is_even(column)
+        loop = InnerLoop(column, blocks, even, requests, staging, marks=marks)
         note_loop(facts, loop)
     return RowPass(step, loop, _row_chunk(facts, step.reductions))
 

@@ -29,9 +29,8 @@ _PASS = "tensorify_python_scalars"
 _ASKS = "_fusec_asks"
 _left_out: ContextVar[bool] = ContextVar("fusec_numbers_left_out", default=False)
 _lock = threading.Lock()
-_READS = frozenset(
-    {"item", "tolist", "_local_scalar_dense.default", "_local_scalar_dense", "float"}
-)
+_METHODS = frozenset({"item", "tolist"})  # not `float`, which as a method makes a tensor
+_FUNCTIONS = _METHODS | {"_local_scalar_dense.default", "_local_scalar_dense", "float"}
 LOSES_UPDATES = "torch would capture it again without its updates of single float64 numbers"
 
 
@@ -70,9 +69,11 @@ def _is_number(value: object) -> bool:
 
 def _reads_number(node: fx.Node) -> bool:
     """Whether a node makes a Python number of a tensor, as TorchDynamo does of one given."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    is_symbol = isinstance(node.meta.get("example_value"), torch.SymFloat)
-    return is_symbol or (node.op.startswith("call") and name in _READS)
+    if isinstance(node.meta.get("example_value"), torch.SymFloat):
+        return True
+    if node.op == "call_method":
+        return node.target in _METHODS
+    return node.op.startswith("call") and getattr(node.target, "__name__", "") in _FUNCTIONS
 
 
 @contextmanager

@@ -47,6 +47,26 @@ def copied(x: torch.Tensor, y: torch.Tensor) -> None:
     x.copy_(y.sin())
 
 
+def converted(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.mul_(0.9)
+    return x.float() * y.float()
+
+
+def gradient_of_converted(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.func.grad(lambda x: x.float().sin() * 3)(x * y)
+
+
+@pytest.mark.parametrize("function", [converted, gradient_of_converted], ids=lambda f: f.__name__)
+def test_a_tensor_made_float32_is_no_python_number(function: Callable[..., Any]) -> None:
+    ours = [torch.tensor(2.0, dtype=torch.float64), torch.tensor(3.0, dtype=torch.float64)]
+    theirs = [each.clone() for each in ours]
+    compiled = fusec.compile(function)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(*ours), function(*theirs))
+        torch.testing.assert_close(ours, theirs)
+    assert [graph.fallback for graph in compiled.graphs] == [""]  # it does not run in eager
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "function", [scaled, averaged, added, added_to_a_view, copied], ids=lambda f: f.__name__

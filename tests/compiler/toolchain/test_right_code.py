@@ -87,6 +87,30 @@ def test_casts_there_and_back(count: int) -> None:
         assert torch.equal(fusec.compile(function, dynamic=False)(x), function(x))
 
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+@pytest.mark.parametrize("source", FLOATS)
+def test_whole_numbers_have_no_negative_zero(source: torch.dtype) -> None:
+    """g++ 12 takes a number to a whole one and back for ``trunc``, whose zeros have signs."""
+    numbers = torch.tensor([-0.5, 0.0, -0.0, 0.5, -1.5, -0.99, 100.7, -128.0], dtype=source)
+    inputs = [
+        (numbers.repeat(12)[:count], whole, target)
+        for whole in SIGNED
+        for target in FLOATS
+        for count in (8, 91)
+    ]
+
+    def function(*xs: torch.Tensor) -> list[torch.Tensor]:
+        return [x.to(whole).to(to) for x, (_, whole, to) in zip(xs, inputs, strict=True)]
+
+    xs = [x for x, _, _ in inputs]
+    for found, wanted in zip(fusec.compile(function)(*xs), function(*xs), strict=True):
+        assert torch.equal(found, wanted)
+        assert not found[wanted == 0].signbit().any()
+
+
 def test_constants_have_the_digits_of_their_type() -> None:
     """A third in float32, added in float64, is the float32 that is nearest to it."""
     third = 1 / 3

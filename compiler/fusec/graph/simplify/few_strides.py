@@ -25,7 +25,7 @@ from fusec.graph.facts.element_strides import (
     lie_alike,
 )
 from fusec.graph.facts.index_strides import INDEXED, index_strides
-from fusec.graph.facts.rolled import format_of_rolled
+from fusec.graph.facts.rolled import rolled_strides
 from fusec.graph.facts.view_strides import VIEWS, view_strides
 
 aten = torch.ops.aten
@@ -120,13 +120,7 @@ class _Layouts:
         if _is_indexed(node):
             return index_strides(args[0], args[1], value.shape)
         if target is aten.roll.default:
-            # In this order: to compare a size that only data says would be a guard on it.
-            if not all(isinstance(size, int) for size in value.shape):
-                return None
-            if 0 in value.shape and (len(args) > 2 or value.ndim == 1):
-                return tuple(args[0].stride())  # a copy that keeps them
-            like = torch.empty(value.shape, memory_format=format_of_rolled(*args), device="meta")
-            return like.stride()
+            return rolled_strides(*args)
         if is_on_elements(target):
             return element_strides(target, args, kwargs, _first(node))
         return _in_order(value) if _makes_own(target) else None

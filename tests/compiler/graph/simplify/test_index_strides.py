@@ -101,6 +101,22 @@ def test_symbolic_sizes() -> None:
         assert compiled(x, at).stride() == function(x, at).stride()
 
 
+@pytest.mark.parametrize("height", [1, 3])
+def test_rolls_of_symbolic_sizes(height: int) -> None:
+    """One of a dimension of one element lies in order, and of others as its input does."""
+
+    def function(x: T) -> list[T]:
+        whole = [x.roll(1, -1), x.roll(2), x.roll((1, 1), (1, 2)), x.roll(1, 1), x.roll(4, 1)]
+        return [*whole, x.roll(1, -1).transpose(0, 2)]
+
+    compiled = fusec.compile(function, dynamic=True)
+    for size in (2, 3):
+        x = torch.randn(size, 4, height, 1).contiguous(memory_format=torch.channels_last)
+        wanted, found = function(x), compiled(x)
+        torch.testing.assert_close(found, wanted)
+        assert [each.stride() for each in found] == [each.stride() for each in wanted]
+
+
 PAIRS: dict[str, Callable[[], tuple[T, T]]] = {
     "turned": lambda: (torch.randn(5, 10, 1).permute(2, 1, 0), torch.randn(1, 10, 5)),
     "far apart": lambda: (torch.randn(8, 6)[::4][:1], torch.randn(1, 6)),

@@ -100,6 +100,21 @@ FX_INLINE T fx_rshift(T x, T count)
     return n < width ? (T)(x >> (n < width ? n : 0)) : all;
 }
 
+//@ name: whole
+//@ method: x; g++ takes a conversion to it and back for trunc, which makes -0.0 of -0.5
+template <typename T>
+FX_INLINE T fx_whole(T x)
+{
+#ifdef __clang__
+    return x;
+#elif __GNUC__ >= 12
+    return __builtin_assoc_barrier(x);
+#else
+    asm("" : "+r"(x));
+    return x;
+#endif
+}
+
 //@ name: to_i8.f32
 //@ method: to zero; out of range 0, the low bits of what x86 converts to
 FX_INLINE int8_t fx_to_i8(float x)
@@ -117,20 +132,22 @@ FX_INLINE int16_t fx_to_i16(float x)
 }
 
 //@ name: to_i32.f32
+//@ needs: whole
 //@ method: to zero; out of range as x86 converts
 FX_INLINE int32_t fx_to_i32(float x)
 {
     bool fits = (x > -0x1.000002p31f) & (x < 0x1p31f);
-    int32_t whole = (int32_t)(fits ? x : 0);
+    int32_t whole = fx_whole((int32_t)(fits ? x : 0));
     return fits ? whole : INT32_MIN;
 }
 
 //@ name: to_i64.f32
+//@ needs: whole
 //@ method: to zero; out of range as x86 converts
 FX_INLINE int64_t fx_to_i64(float x)
 {
     bool fits = (x >= -0x1p63f) & (x < 0x1p63f);
-    int64_t whole = (int64_t)(fits ? x : 0);
+    int64_t whole = fx_whole((int64_t)(fits ? x : 0));
     return fits ? whole : INT64_MIN;
 }
 
@@ -163,20 +180,22 @@ FX_INLINE int16_t fx_to_i16(double x)
 }
 
 //@ name: to_i32.f64
+//@ needs: whole
 //@ method: to zero; out of range as x86 converts
 FX_INLINE int32_t fx_to_i32(double x)
 {
     bool fits = (x > -0x1.00000002p31) & (x < 0x1p31);
-    int32_t whole = (int32_t)(fits ? x : 0);
+    int32_t whole = fx_whole((int32_t)(fits ? x : 0));
     return fits ? whole : INT32_MIN;
 }
 
 //@ name: to_i64.f64
+//@ needs: whole
 //@ method: to zero; out of range as x86 converts
 FX_INLINE int64_t fx_to_i64(double x)
 {
     bool fits = (x >= -0x1p63) & (x < 0x1p63);
-    int64_t whole = (int64_t)(fits ? x : 0);
+    int64_t whole = fx_whole((int64_t)(fits ? x : 0));
     return fits ? whole : INT64_MIN;
 }
 

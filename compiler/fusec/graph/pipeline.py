@@ -46,6 +46,7 @@ from fusec.graph.simplify.few_strides import lay_out_few
 from fusec.graph.simplify.gaps import view_what_has_gaps
 from fusec.graph.simplify.idle_dropout import pass_input_on
 from fusec.graph.simplify.inference_regions import record_nothing_instead
+from fusec.graph.simplify.number_tensors import keep_digits
 from fusec.graph.simplify.out_types import sum_in_the_type_of_out
 from fusec.graph.simplify.random_seeds import replace_random
 from fusec.graph.simplify.short_rows import bound_rows
@@ -270,6 +271,13 @@ PASSES: tuple[Pass, ...] = (
         _FUNCTIONAL,
         "tensors of zeros without memory, in forward gradients, are plain zeros",
         required="no kernel can read a tensor without memory",
+    ),
+    Pass(
+        "number_tensors",
+        lambda s: keep_digits(s.module),
+        _FUNCTIONAL,
+        "a tensor that torch makes of an integer for float64 is not rounded to float32 first",
+        required="powers of integers would have float32's digits",
     ),
     Pass(
         "few_strides",

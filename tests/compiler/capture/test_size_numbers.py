@@ -183,3 +183,35 @@ def test_gradients(name: str) -> None:
         wanted = torch.autograd.grad(function(x, n).sum(), x)
         torch.testing.assert_close(torch.autograd.grad(compiled(x, n).sum(), x), wanted)
     assert len(compiled.graphs) == 2
+
+
+POWERS: dict[str, Callable[..., torch.Tensor]] = {
+    "a root": lambda x, n: x * n**0.5,
+    "a power": lambda x, n: x + n**1.5,
+    "a half": lambda x, n: x * (n * 0.5),
+    "itself": lambda x, n: x * float(n),
+    "one by it": lambda x, n: x * n**-1,
+    "of float32": lambda x, n: x.float() / (n**2.0),
+}
+
+
+@pytest.mark.parametrize("name", POWERS)
+def test_powers_of_large_numbers(name: str) -> None:
+    """torch's own graph takes the number to float32 first, and so does aot_eager."""
+    function = POWERS[name]
+    x = torch.linspace(0.5, 2, 5, dtype=torch.float64)
+    compiled = fusec.compile(function)
+    for n in (3, 5, 2**24 + 1, 100_000_001, -(2**31) - 7 if name in ("a half", "itself") else 7):
+        torch.testing.assert_close(compiled(x, n), function(x, n), rtol=1e-15, atol=0)
+
+
+def test_a_tensor_of_a_large_number() -> None:
+    """What the user makes a float32 of is rounded as in eager."""
+
+    def function(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x + torch.scalar_tensor(n) + torch.scalar_tensor(n).double()
+
+    x = torch.linspace(0.5, 2, 5, dtype=torch.float64)
+    compiled = fusec.compile(function)
+    for n in (3, 5, 2**24 + 1):
+        assert torch.equal(compiled(x, n), function(x, n))

@@ -100,7 +100,7 @@ FX_INLINE T fx_rshift(T x, T count)
     return n < width ? (T)(x >> (n < width ? n : 0)) : all;
 }
 
-//@ name: whole
+//@ name: _whole
 //@ method: x; g++ takes a conversion to it and back for trunc, which makes -0.0 of -0.5
 template <typename T>
 FX_INLINE T fx_whole(T x)
@@ -132,7 +132,7 @@ FX_INLINE int16_t fx_to_i16(float x)
 }
 
 //@ name: to_i32.f32
-//@ needs: whole
+//@ needs: _whole
 //@ method: to zero; out of range as x86 converts
 FX_INLINE int32_t fx_to_i32(float x)
 {
@@ -142,7 +142,7 @@ FX_INLINE int32_t fx_to_i32(float x)
 }
 
 //@ name: to_i64.f32
-//@ needs: whole
+//@ needs: _whole
 //@ method: to zero; out of range as x86 converts
 FX_INLINE int64_t fx_to_i64(float x)
 {
@@ -180,7 +180,7 @@ FX_INLINE int16_t fx_to_i16(double x)
 }
 
 //@ name: to_i32.f64
-//@ needs: whole
+//@ needs: _whole
 //@ method: to zero; out of range as x86 converts
 FX_INLINE int32_t fx_to_i32(double x)
 {
@@ -190,7 +190,7 @@ FX_INLINE int32_t fx_to_i32(double x)
 }
 
 //@ name: to_i64.f64
-//@ needs: whole
+//@ needs: _whole
 //@ method: to zero; out of range as x86 converts
 FX_INLINE int64_t fx_to_i64(double x)
 {

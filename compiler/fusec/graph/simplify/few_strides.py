@@ -240,14 +240,19 @@ def _laid_out(
 
 
 def _is_one(size: int | torch.SymInt) -> bool:
-    return isinstance(size, int) and size == 1
+    return bool(_expression(size) == 1)
 
 
 def _same(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
-    """Whether two numbers are the same, without a guard."""
-    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
-        return bool(a.node.expr == b.node.expr)
-    return isinstance(a, int) and isinstance(b, int) and a == b
+    """Whether two numbers are the same, without a guard.
+
+    A symbol that a guard has fixed meanwhile is that number.
+    """
+    return bool(_expression(a) == _expression(b))
+
+
+def _expression(number: int | torch.SymInt) -> Any:
+    return number if isinstance(number, int) else number.node.expr
 
 
 def _are_numbers(old: Any, new: Any) -> bool:

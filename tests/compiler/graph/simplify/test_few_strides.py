@@ -207,3 +207,17 @@ def test_what_lies_in_order_is_left_alone() -> None:
     compiled(torch.randn(1, 6))
     (passes,) = [run for run in compiled.graphs[0].passes if run.name == "few_strides"]
     assert not passes.changes
+
+
+def test_a_size_that_a_guard_fixes() -> None:
+    """``x[:, 3:]`` makes a number of a symbol: what was traced before says the symbol still."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = F.group_norm(torch.where(x > 0, x, 3.0), 1).clamp(-1, 1)
+        y.transpose(2, 0).add_(0.125)
+        return y, y[:, 3:]
+
+    x = torch.randn(1, 4, 17, 8).contiguous(memory_format=torch.channels_last)
+    wanted, found = function(x), fusec.compile(function, dynamic=True)(x)
+    torch.testing.assert_close(found, wanted)
+    assert [each.stride() for each in found] == [each.stride() for each in wanted]

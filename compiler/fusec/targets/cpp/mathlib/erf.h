@@ -196,7 +196,7 @@ FX_INLINE double fx_erf(double x)
 
 //@ name: erfc.f32
 //@ needs: _bits.f32 _exp_short.f64
-//@ accuracy: 1.8 ulp
+//@ accuracy: 1.9 ulp
 //@ method: exp(-x^2) P(u) / (|x| + 2), u = (|x| - 2) / (|x| + 2), degree 10, with what is lost
 FX_INLINE float fx_erfc(float x)
 {

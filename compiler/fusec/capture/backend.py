@@ -14,6 +14,7 @@ from torch._guards import TracingContext
 from fusec.call import native
 from fusec.capture import aot, cache_artifacts
 from fusec.capture.dynamo import (
+    class_guards,
     limited_deques,
     number_arithmetic,
     number_texts,
@@ -67,6 +68,7 @@ install_numbers()
 quiet_dynamo.install()
 same_tensor.install()
 install_said_once()
+class_guards.install()
 limited_deques.install()
 number_arithmetic.install()
 number_texts.install()

@@ -75,6 +75,12 @@ class _Writer:
         self.program = program
         self.by_pointers = by_pointers
         self.traced = traced
+        self.views = {
+            name
+            for step in program.steps
+            if isinstance(step, Extern) and _returns_view(step.target)
+            for name in step.outputs
+        }
         self.taken = {"run", "inputs", "_", "status", "threads", "failed", "launch", "expect"}
         self.taken |= {
             "expect_inputs",
@@ -148,7 +154,8 @@ class _Writer:
         if ref.is_all_of(buffer):
             return name
         offset = self.expr(ref.offset)
-        if ref.buffer in self.program.inputs:  # an input may itself start inside its storage
+        # An input may itself start inside its storage, and so may an extern call's view of one.
+        if ref.buffer in self.program.inputs or ref.buffer in self.views:
             offset = f"{name}.storage_offset() + {offset}"
         view = f"{name}.as_strided({self.tuple(ref.shape)}, {self.tuple(ref.strides)}, {offset})"
         typed = view if ref.dtype == buffer.dtype else f"{view}.view({self.dtype(ref.dtype)})"
@@ -310,6 +317,12 @@ class _Writer:
         self.lines.append(f"return [{outputs}]")
         body = "\n".join(f"    {line}" for line in self.lines)
         return f"def run(inputs):\n{body}\n"
+
+
+def _returns_view(target: object) -> bool:
+    """Whether a result of an operator lies in memory of what it is given: ``view_as_real``."""
+    schema = getattr(target, "_schema", None)
+    return schema is not None and any(each.alias_info is not None for each in schema.returns)
 
 
 def _named(step: Extern) -> str:

@@ -83,7 +83,18 @@ class RunningErrors(Evaluator):
                 most = torch.maximum(most, torch.where(moved.isfinite(), moved, 0.0))
             self.values[id(arg)] = kept
             total = total + most
+        if isinstance(node, Op) and node.name == "where":
+            return self._of_either(node.args[1], node.args[2], total)
         return total
+
+    def _of_either(self, yes: Node, no: Node, chosen: torch.Tensor) -> torch.Tensor:
+        """Return how far off a choice may be: of what cannot be told apart either may be chosen.
+
+        So it is where a ``relu`` begins, whatever its condition asks.
+        """
+        apart = (self.values[id(yes)] - self.values[id(no)]).abs()
+        reach = self._reach.get(id(yes), 0.0) + self._reach.get(id(no), torch.zeros(()))
+        return torch.where(apart <= reach, torch.maximum(chosen, apart + reach), chosen)
 
 
 __all__ = ["RunningErrors"]

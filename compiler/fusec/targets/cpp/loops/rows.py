@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from fusec.codegen.common.c_language import CHOICE, Expression
 from fusec.ir.body import Store, axis_sizes
 from fusec.ir.index import Expr, Symbol
 from fusec.ir.node import Node, Scan
@@ -415,10 +414,8 @@ class RowWriter:
         return place
 
     def _feed(self, scope: Scope, item: Accumulator, nans: Mapping[str, str]) -> None:
-        value = scope.cast_to(item.node.args[0], item.dtype)
-        if scope.within:
-            other = identity(item.node, item.dtype)
-            value = Expression(f"{scope.within} ? {value.text} : {other}", CHOICE, True)
+        other = identity(item.node, item.dtype)
+        value = scope.where_there(item.node.args[0], item.dtype, other)
         if item.place in nans:
             take_number(scope, item, nans[item.place], value, self.writer)
         else:

@@ -134,6 +134,8 @@ class Scope:
         self.running: dict[Scan, Running] = dict(outer.running) if outer else {}
         # what elements fulfil that are there, in a loop that goes on beyond them: an innermost one
         self.within = ""
+        # what is loaded under that condition alone, without it
+        self.there: dict[Node, Expression] = {}
         # stores whose values go into an array first, as float; the element for each
         self.staged: dict[Store, str] = dict(outer.staged) if outer else {}
         # the same as they are
@@ -362,6 +364,8 @@ class Scope:
         value = from_memory(text, buffer.dtype)
         if not conditions:
             return value
+        if conditions == [self.within]:
+            self.there[node] = value
         other = literal(node.other, node.dtype)
         return Expression(f"{' & '.join(conditions)} ? {value.text} : {other}", CHOICE, True)
 
@@ -381,6 +385,16 @@ class Scope:
     def cast_to(self, arg: Node, dtype: torch.dtype) -> Expression:
         """Return a known value as another type."""
         return cast_expression(arg.dtype, dtype, self.values[arg], self.kernel.use)
+
+    def where_there(self, arg: Node, dtype: torch.dtype, other: str) -> Expression:
+        """Return a known value as another type, or ``other`` beyond the end of the loop."""
+        value = self.cast_to(arg, dtype)
+        if not self.within:
+            return value
+        if arg in self.there and not self.values[arg].text.isidentifier():
+            # One choice says it: what is loaded beyond the end does not matter.
+            value = cast_expression(arg.dtype, dtype, self.there[arg], self.kernel.use)
+        return Expression(f"{self.within} ? {value.text} : {other}", CHOICE, True)
 
     def store(self, store: Store, writer: Writer) -> None:
         """Write a store; its value is known."""

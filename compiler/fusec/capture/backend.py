@@ -141,7 +141,10 @@ class Backend:
         if self.builds:
             refuse_capture()
         with self._lock, own_tracing(), Rest():
-            return self._compile(GraphCall(module, example_inputs, torch.is_grad_enabled()))
+            captured = GraphCall(
+                module, example_inputs, torch.is_grad_enabled(), self.options.eager_random
+            )
+            return self._compile(captured)
 
     def _compile(self, captured: GraphCall) -> Callable[..., Any]:
         started, module = time.perf_counter(), captured.module

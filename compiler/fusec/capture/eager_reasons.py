@@ -32,6 +32,7 @@ from fusec.capture.gradients.unregistered import lacks_gradient_rules
 from fusec.capture.inputs.graph_inputs import has_gaps, needs_eager
 from fusec.capture.number_restarts import LOSES_UPDATES, Restart, loses_updates
 from fusec.capture.untraceable import in_short, is_untraceable
+from fusec.graph.facts.unused_draws import unused_draw
 from fusec.graph.refusals.calls import left_to_eager, refused_call
 from fusec.graph.refusals.grown import grown_in_tracing
 
@@ -63,11 +64,13 @@ class GraphCall:
         module: The graph.
         inputs: Its example inputs.
         records: Whether autograd is on where it is called, which is guarded.
+        eager_random: Whether its random numbers are to be eager's.
     """
 
     module: fx.GraphModule
     inputs: Sequence[Any]
     records: bool
+    eager_random: bool = False
 
 
 # What is seen before anything is compiled: how it is said, and what finds the reason or "".
@@ -87,6 +90,10 @@ _BEFORE: tuple[tuple[str, Callable[[GraphCall], str]], ...] = (
         lambda graph: updates_unrecorded(graph.module, graph.inputs, graph.records),
     ),
     ("it runs in eager", lambda graph: left_to_eager(graph.module)),
+    (
+        "it runs in eager",
+        lambda graph: unused_draw(graph.module) if graph.eager_random else "",
+    ),
     ("it runs in eager, which may refuse it", lambda graph: refused_call(graph.module)),
     (
         "it runs in eager, which may refuse it",

@@ -41,7 +41,7 @@ FORWARD = (
     torch.bool,
 )
 BACKWARD = (torch.float32, torch.float64, torch.complex64)
-CORNER = (torch.float32, torch.bfloat16, torch.int32, torch.uint8)
+CORNER = (torch.float32, torch.bfloat16, torch.complex64, torch.int32, torch.uint8)
 STRIDED = (torch.float32, torch.float16, torch.int64)
 _MOST_COPIED = 1 << 20  # bytes
 DIRECTIONS = {"forward": FORWARD, "backward": BACKWARD, "corner": CORNER, "strided": STRIDED}

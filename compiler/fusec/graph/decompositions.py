@@ -137,7 +137,8 @@ def _search(
     high = torch.full_like(x, count, dtype=torch.int32)
     for _ in range(count.bit_length()):
         middle = low + ((high - low) >> 1)
-        boundary = boundaries[middle.clamp(0, count - 1)]
+        # Not in brackets: a tensor without dimensions would be taken for a number there.
+        boundary = aten.index.Tensor(boundaries, [middle.clamp(0, count - 1)])
         beyond = boundary > x if right else boundary >= x
         searching = low < high
         up = (searching & ~beyond).to(torch.int32)

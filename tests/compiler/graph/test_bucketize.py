@@ -43,6 +43,19 @@ def test_places_are_those_of_eager(dtype: torch.dtype, right: bool, count: int) 
     assert "failed" not in kernel.source
 
 
+def test_one_number_without_dimensions() -> None:
+    def search(x: torch.Tensor, boundaries: torch.Tensor) -> torch.Tensor:
+        return torch.bucketize(x, boundaries)
+
+    compiled, boundaries = fusec.compile(search), torch.arange(5.0)
+    for x in (torch.tensor(2.5), torch.tensor(-1.0), torch.tensor(math.nan)):
+        result = compiled(x, boundaries)
+        assert torch.equal(result, search(x, boundaries))
+        assert result.shape == ()
+    assert compiled.kernels
+    assert not any(graph.fallback for graph in compiled.graphs)
+
+
 @pytest.mark.parametrize("right", [False, True])
 def test_nan_and_infinities_are_placed_as_in_eager(right: bool) -> None:
     numbers = [math.nan, -math.inf, math.inf, -0.0, 0.0, 1e-45, 3.0, -3.0]

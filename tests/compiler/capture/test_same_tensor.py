@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fusec
+from fusec.capture.dynamo.same_tensor import install
 
 State = Callable[[list[nn.Parameter], torch.Tensor], Any]
 
@@ -154,3 +155,19 @@ def test_it_is_as_in_eager(form: State) -> None:
     torch.testing.assert_close(after(form, fusec.compile), want)
     by_name = after(form, lambda f: torch.compile(f, backend="fusec"))
     torch.testing.assert_close(by_name, want)
+
+
+def test_a_conversion_that_does_nothing_is_not_in_the_graph() -> None:
+    """Passes that ask who uses a tensor would see it: attention written out was not recognized."""
+    seen = []
+
+    def backend(module, inputs):
+        seen.extend(node.target for node in module.graph.nodes if node.op.startswith("call"))
+        return module
+
+    install()
+    torch._dynamo.reset()
+    x = torch.randn(3)
+    torch.compile(lambda x: (x * 2).to(x.dtype).contiguous().float() + 1, backend=backend)(x)
+    assert not {"to", "contiguous", "float"} & set(seen)
+    assert len(seen) == 2

@@ -17,12 +17,20 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from torch import fx
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 _CACHE = "call_function_handler_cache"  # of handlers that were found before
+# What returns the tensor itself where nothing is to be done, and then does nothing.
+_IDLE = frozenset(
+    """
+    to type type_as float double half bfloat16 int long short char byte bool cpu cuda contiguous
+    conj resolve_conj resolve_neg positive
+    """.split()
+)
 
 
 @functools.cache
@@ -53,6 +61,7 @@ def _returning_the_same(handler: Callable[..., Any]) -> Callable[..., Any]:
         for each in _tensors((self, *given, *named.values())):
             if each is not result and _value(each) is value:
                 each.synchronize_attributes(tx)
+                _forget_idle(result.proxy.node)
                 return each
         return result
 
@@ -74,6 +83,13 @@ def _of_products(insert: Callable[..., Any]) -> Callable[..., Any]:
 def _is_of_the_graph(variable: Any) -> bool:
     """Whether this is a tensor that TorchDynamo knows by its place in the graph alone."""
     return type(variable) is TensorVariable and variable.source is None
+
+
+def _forget_idle(node: fx.Node) -> None:
+    """Leave out of the graph what did nothing: whoever looks at who uses a tensor would see it."""
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    if name in _IDLE and not node.users:
+        node.graph.erase_node(node)
 
 
 def _value(variable: Any) -> Any:

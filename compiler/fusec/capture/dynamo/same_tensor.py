@@ -23,6 +23,7 @@ from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
+_INSERT = "_handle_insert_op_in_graph"
 _CACHE = "call_function_handler_cache"  # of handlers that were found before
 # What returns the tensor itself where nothing is to be done, and then does nothing.
 _IDLE = frozenset(
@@ -37,15 +38,16 @@ _IDLE = frozenset(
 def install() -> None:
     """Hook into TorchDynamo, once: operators, methods and functions."""
     for owner, name in (
-        (BuiltinVariable, "_handle_insert_op_in_graph"),
+        (BuiltinVariable, _INSERT),
         (TensorVariable, "call_method"),
         (TorchInGraphFunctionVariable, "call_function"),
     ):
         handler = getattr(owner, name, None)
         if handler is not None:  # another release of torch
             setattr(owner, name, _returning_the_same(handler))
-    insert = BuiltinVariable._handle_insert_op_in_graph
-    BuiltinVariable._handle_insert_op_in_graph = _of_products(insert)  # type: ignore[method-assign]
+    insert = getattr(BuiltinVariable, _INSERT, None)
+    if insert is not None:
+        setattr(BuiltinVariable, _INSERT, _of_products(insert))
     getattr(BuiltinVariable, _CACHE, {}).clear()
 
 
